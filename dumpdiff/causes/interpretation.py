@@ -9,6 +9,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray, Ints
 from ..operators import compute_relative_distance
+from ..operators.losses import THRESHOLD_NAMES, find_threshold
 from ..operators.pooling import POOLING_KINDS, PoolingSettings, find_pooling_settings
 from .element_places import (
     CAST_DISTANCE,
@@ -38,7 +39,7 @@ def interpret_step(step: Step, max_distance: float) -> Step | None:
         settings = _find_pooling_settings(step)
         return None if settings is None else replace(step, pooling=settings)
     if step.output.dtype.kind == "f":
-        step = _add_epsilon(step)
+        step = _add_threshold(_add_epsilon(step))
         best_name, best_distance = "", float("inf")
         for name, output in step.interpret(step.list_arrays()):
             distance = compute_relative_distance(output, step.output)
@@ -112,6 +113,21 @@ def _add_epsilon(step: Step) -> Step:
     if not 0 < eps < 1:
         return step
     return replace(step, keywords={**step.keywords, "eps": np.asarray(eps)})
+
+
+def _add_threshold(step: Step) -> Step:
+    """Return a loss that records no threshold with the one that its elements show."""
+    name = THRESHOLD_NAMES.get(step.kind, "")
+    tensors = [array for array in step.list_arrays() if array.ndim]
+    if not name or name in step.keywords or len(tensors) < 2:
+        return step
+    if any(array.size != step.output.size for array in tensors[:2]) or step.output.size < 2:
+        return step
+    prediction, target = (array.reshape(step.output.shape) for array in tensors[:2])
+    threshold = find_threshold(step.kind, np.abs(prediction - target), step.output)
+    if not threshold:
+        return step
+    return replace(step, keywords={**step.keywords, name: np.asarray(threshold)})
 
 
 def _repeats_input(step: Step) -> bool:

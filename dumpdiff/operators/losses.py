@@ -12,6 +12,11 @@ from .softmax import log_softmax
 
 #: A label that does not count; the default of both frameworks.
 _IGNORED_LABEL = -100
+#: Share of the largest loss by which losses of float32 differ, and digits of a threshold of them.
+_THRESHOLD_ERROR, _THRESHOLD_DIGITS = 1e-5, 6
+#: Losses that are quadratic below a threshold, and its name; both frameworks take 1 by default.
+THRESHOLD_NAMES: Mapping[str, str] = {"smooth_l1_loss": "beta", "huber_loss": "delta"}
+DEFAULT_THRESHOLD = 1.0
 #: The smallest logarithm of a probability in a binary cross-entropy.
 _LEAST_LOGARITHM = -100.0
 
@@ -165,6 +170,29 @@ def compute_element_losses(
     return result / threshold if kind == "smooth_l1_loss" else result
 
 
+def find_threshold(kind: str, distance: Floats, losses: Floats) -> float:
+    """Return the threshold with which the losses of distances follow, 0 if none gives them.
+
+    ``kind`` is smooth_l1_loss or huber_loss. The largest distance is beyond the threshold, or the
+    losses are all quadratic: then smooth L1 still has the threshold as its divisor.
+    """
+    place = int(np.argmax(distance))
+    length, loss = float(distance.flat[place]), float(losses.flat[place])
+    with np.errstate(all="ignore"):
+        if kind == "smooth_l1_loss":
+            candidates = [2 * (length - loss), length * length / (2 * loss)]
+        else:  # t length - t^2 / 2 = loss
+            candidates = [length - np.sqrt(length * length - 2 * loss)]
+    scale = float(np.abs(losses).max())
+    for threshold in candidates:
+        if not (np.isfinite(threshold) and threshold > 0):
+            continue
+        computed = compute_element_losses(kind, distance, np.zeros_like(distance), threshold)
+        if np.abs(computed - losses).max() <= _THRESHOLD_ERROR * scale:
+            return float(f"{threshold:.{_THRESHOLD_DIGITS}g}")
+    return 0.0
+
+
 def compute_binary_loss(call: Call) -> Interpretations:
     """Compute a binary cross-entropy of logits or of probabilities, with weights if there are any.
 
@@ -217,9 +245,9 @@ def compute_threshold_loss(call: Call) -> Interpretations:
     if len(call.tensors) < 2:
         return
     prediction, target = call.tensors[:2]
-    threshold = call.get_number("beta", "delta", default=1.0)
+    threshold = call.get_number(*THRESHOLD_NAMES.values(), default=DEFAULT_THRESHOLD)
     losses = compute_element_losses(call.kind, prediction, target, threshold)
-    yield from _reduce_elements(losses, f"threshold {threshold:g}", call)
+    yield from _reduce_elements(losses, "quadratic below a threshold", call)
 
 
 def _reduce_elements(losses: Floats, noun: str, call: Call) -> Interpretations:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...model.arrays import AnyArray
-from ...operators.losses import compute_element_losses
+from ...operators.losses import THRESHOLD_NAMES, compute_element_losses
 from ..fault_case import FaultCase, Operand, compute_residual
 from ..hypothesis import Candidate, Hypothesis
 
@@ -24,7 +24,6 @@ LOSS_NAMES = {
     "bce_loss": "binary cross-entropy of probabilities",
     "bce_with_logits": "binary cross-entropy of logits",
 }
-_THRESHOLD_NAMES = {"smooth_l1_loss": "beta", "huber_loss": "delta"}
 #: A single loss lies between the losses of two thresholds in any case. So only a threshold of two
 #: digits counts, as people choose it; it is searched between these.
 _MIN_THRESHOLD, _MAX_THRESHOLD, _THRESHOLD_DIGITS = 1e-3, 1e2, 2
@@ -47,8 +46,8 @@ class _Form:
 
     def describe(self) -> str:
         name = LOSS_NAMES[self.kind]
-        if self.kind in _THRESHOLD_NAMES:
-            name = f"{name} with {_THRESHOLD_NAMES[self.kind]} = {self.threshold:g}"
+        if self.kind in THRESHOLD_NAMES:
+            name = f"{name} with {THRESHOLD_NAMES[self.kind]} = {self.threshold:g}"
         if self.positive_weight != 1:
             name = f"{name}, of which positive ones count {self.positive_weight:g} times"
         if self.is_broadcast:
@@ -89,7 +88,7 @@ class _Tensors:
             if self.prediction.size == max(self.prediction.shape):
                 forms += [replace(form, is_broadcast=True) for form in forms]
             for form in forms:
-                if kind not in _THRESHOLD_NAMES:
+                if kind not in THRESHOLD_NAMES:
                     yield form
                     weight = self._fit_positive_weight(form, value)
                     if weight:

@@ -19,7 +19,11 @@ from .formulas import suggest_other_formula
 from .gates import list_swapped_gates
 from .joined_parts import list_foreign_joins, list_other_joins
 from .late_masks import list_late_masks
-from .loss_terms import list_other_denominators, list_other_loss_functions
+from .loss_terms import (
+    list_other_denominators,
+    list_other_loss_functions,
+    list_other_thresholds,
+)
 from .missing_inputs import (
     list_bypassed_steps,
     list_equal_weights,
@@ -94,6 +98,7 @@ HYPOTHESES = (
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
     Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
     Hypothesis("loss-kind", make_search(list_other_loss_functions)),
+    Hypothesis("loss-threshold", make_search(list_other_thresholds)),
     Hypothesis("softmax-axis", make_search(list_softmax_axes)),
     Hypothesis("mask-kind", make_search(list_late_masks)),
     Hypothesis("mask-missing", make_search(list_unrecorded_masks)),

@@ -6,12 +6,13 @@ A loss often has several terms that one function computes, so all of them change
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ....model.arrays import AnyArray
 from ....model.trace import FORWARD
-from ....operators.losses import compute_element_losses
+from ....operators.losses import DEFAULT_THRESHOLD, THRESHOLD_NAMES, compute_element_losses
 from ...fault_case import FaultCase
 from ...region import Region, Step
 from ..element_losses import LOSS_NAMES
@@ -50,6 +51,29 @@ def list_other_loss_functions(case: FaultCase, region: Region) -> Iterator[Chang
                 f"has {LOSS_NAMES[own_kind]}",
                 further_outputs=changed,
             )
+
+
+def list_other_thresholds(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Take the other side's threshold of a loss that is quadratic below it, or the default."""
+    if case.phase != FORWARD:
+        return
+    other_steps = () if case.faulty_region is None else case.faulty_region.steps
+    for number, step in enumerate(region.steps):
+        if step.kind not in THRESHOLD_NAMES:
+            continue
+        name, own = THRESHOLD_NAMES[step.kind], _read_threshold(step)
+        others = {_read_threshold(other) for other in other_steps if other.kind == step.kind}
+        for threshold in sorted({*others, DEFAULT_THRESHOLD} - {own}):
+            changed_step = replace(step, keywords={**step.keywords, name: np.asarray(threshold)})
+            output = changed_step.compute(step.list_arrays())
+            if output is not None:
+                text = f"{LOSS_NAMES[step.kind]} with {name} = {threshold:g}"
+                yield Change(number, output, "loss-threshold", text, f"has {own:g}")
+
+
+def _read_threshold(step: Step) -> float:
+    threshold = step.keywords.get(THRESHOLD_NAMES[step.kind], np.asarray(DEFAULT_THRESHOLD))
+    return float(threshold.reshape(-1)[0])
 
 
 def _read_loss_kind(step: Step) -> str:
