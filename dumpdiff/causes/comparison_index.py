@@ -327,8 +327,11 @@ def list_cut_sources(flow: Flow, value: int) -> list[int]:
 
 
 def depends_on(flow: Flow, value: int, other: int) -> bool:
-    """Return whether a value was computed from another one, as far as the search reaches."""
-    upstream_values = [value]
+    """Return whether a value was computed from another one, as far as the search reaches.
+
+    An immediate number, value -1, was not.
+    """
+    upstream_values = [value] if value >= 0 else []
     for upstream_value in upstream_values:  # grows while it is read
         for input_value, _ in find_inputs(flow, upstream_value):
             if input_value == other:

@@ -59,6 +59,8 @@ def suggest_scaled_batch(case: FaultCase) -> Iterator[Candidate]:
         return
     channels = np.moveaxis(faithful, 1, 0).reshape(faithful.shape[1], -1)
     faulty_channels = np.moveaxis(case.faulty, 1, 0).reshape(channels.shape)
+    if not np.isfinite([channels, faulty_channels]).all() or np.ptp(channels, axis=1).min() == 0:
+        return  # no line goes through the points of one number
     lines = [
         np.polyfit(own, other, 1) for own, other in zip(channels, faulty_channels, strict=True)
     ]
