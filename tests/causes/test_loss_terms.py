@@ -12,8 +12,13 @@ from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES, HYPOTHESES
 from dumpdiff.causes.hypotheses.composites.change import make_search
 from dumpdiff.causes.hypotheses.composites.surplus_steps import list_repeated_surplus_steps
 from dumpdiff.causes.hypothesis import Hypothesis
+from dumpdiff.causes.interpretation import interpret_step
 from dumpdiff.causes.region import Region, Step, StepInput
-from dumpdiff.operators.losses import compute_element_losses, compute_token_losses
+from dumpdiff.operators.losses import (
+    compute_element_losses,
+    compute_token_losses,
+    find_threshold,
+)
 from dumpdiff.operators.softmax import log_softmax
 
 from .fault_cases import make_fault_case, make_operands
@@ -264,3 +269,78 @@ def test_the_mean_of_the_images_in_place_of_the_mean_of_all_pixels() -> None:
         "the mean of the means of 3 groups, of counts [20 13 6]; the reference divides the sum of "
         "all groups by their common count",
     )
+
+
+def test_the_sums_of_a_loss_are_divided_by_the_count_of_the_other_side() -> None:
+    """Both divide by a count of their own: of all sampled anchors, and of those with an object."""
+    is_sampled = IS_OBJECT.copy()
+    is_sampled[:2] = 1.0
+    regions = [
+        make_region([
+            ("sum", [("losses", LOSSES)]),
+            ("sum", [("counted", counted)]),
+            ("div", [("0", 0), ("1", 0)]),
+        ], {0: (), 1: (), 2: ()})
+        for counted in (IS_OBJECT, is_sampled)
+    ]  # fmt: skip
+    faithful, faulty = (region.steps[-1].output for region in regions)
+    case = make_fault_case(faulty, faithful, {}, scope="loss")
+    case = replace(case, load_region=lambda: regions[0], load_faulty_region=lambda: regions[1])
+    causes = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    (cause,) = [cause for cause in causes if cause.name == "loss-reduction"]
+    counts = int(is_sampled.sum()), int(IS_OBJECT.sum())
+    assert "sums divided by {}; the reference divides by {},".format(*counts) in cause.text
+
+
+def test_every_prediction_is_compared_with_every_label_if_an_axis_too_many_is_broadcast() -> None:
+    predictions, labels = RNG.standard_normal((2, 6))
+    faithful = compute_element_losses("smooth_l1_loss", predictions, labels, 0.5).mean()
+    pairs = compute_element_losses("smooth_l1_loss", predictions[:, None], labels, 0.5).mean()
+    operands = {"predictions": predictions, "labels": labels}
+    case = make_fault_case(np.asarray(pairs), np.asarray(faithful), operands, scope="loss")
+    case = replace(case, faulty_operands=case.operands)
+    cause = search_causes([case], HYPOTHESES).causes[0]
+    assert cause.name == "loss-target"
+    assert "smooth L1 loss with beta = 0.5, of every prediction and every target" in cause.text
+
+
+def test_a_divergence_has_its_arguments_exchanged() -> None:
+    log_p, log_q = log_softmax(RNG.standard_normal((2, 5, 7)))
+    region = make_region([
+        ("kl_div", [("prior", log_q), ("posterior", log_p)]),
+        ("sum", [("last", 0)]),
+    ], {1: ()})  # fmt: skip
+    faulty = np.asarray(np.sum(np.exp(log_q) * (log_q - log_p)))
+    assert explain_region(region, faulty) == ("input-order", "kl_div with its arguments exchanged")
+
+
+def test_the_threshold_that_the_elements_of_a_loss_show_is_another_one() -> None:
+    """MindSpore records no beta of SmoothL1Loss."""
+    predictions, labels = RNG.standard_normal((2, 24))
+    losses = compute_element_losses("smooth_l1_loss", predictions, labels, 1 / 9)
+    inputs = tuple(
+        StepInput(value, array, name, False, True)
+        for value, array, name in ((10, predictions, "deltas"), (11, labels, "targets"))
+    )
+    step = interpret_step(Step("loss_0", "smooth_l1_loss", inputs, {}, 0, losses), 1e-5)
+    assert step is not None
+    mean = Step("mean_1", "mean", (StepInput(0, losses, "loss_0", False, False),), {}, 1,
+                np.asarray(losses.mean()))  # fmt: skip
+    last_step = interpret_step(mean, 1e-5)
+    assert last_step is not None
+    faulty = compute_element_losses("smooth_l1_loss", predictions, labels, 1.0).mean()
+    assert explain_region(Region((step, last_step), None, ()), np.asarray(faulty)) == (
+        "loss-threshold",
+        "smooth L1 loss with beta = 1; the reference has 0.111111",
+    )
+
+
+@pytest.mark.parametrize("kind", ["smooth_l1_loss", "huber_loss"])
+@pytest.mark.parametrize("threshold", [0.1, 2.5])
+def test_the_elements_of_a_loss_show_its_threshold(kind: str, threshold: float) -> None:
+    distances = np.abs(RNG.standard_normal(24))
+    losses = compute_element_losses(kind, distances, np.zeros(24), threshold)
+    is_visible = kind == "smooth_l1_loss" or distances.max() > threshold
+    found = find_threshold(kind, distances, losses)
+    assert found == pytest.approx(threshold if is_visible else found)
+    assert find_threshold(kind, distances, np.exp(distances)) == 0.0

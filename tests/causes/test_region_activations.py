@@ -8,10 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dumpdiff.causes.cause_search import search_causes
+from dumpdiff.causes.hypotheses import COMPOSITE_HYPOTHESES
 from dumpdiff.model.arrays import AnyArray
 from dumpdiff.operators.activations import celu, elu, gelu, leaky_relu, relu, sigmoid, silu
 from dumpdiff.operators.attention import attention
 
+from .fault_cases import make_fault_case
 from .test_composites import BIAS, WEIGHT, X, explain_region, make_region
 
 #: silu as MindSpore writes it, then a linear layer: no value in between is compared.
@@ -96,3 +99,38 @@ def test_values_that_are_clamped_before_a_fused_attention() -> None:
     region = make_region([("attention", [("q", query), ("k", key), ("v", value)])])
     faulty = attention(query, key, np.clip(value, -1, 1), 8**-0.5)
     assert explain_region(region, faulty)[0] == "clamp"
+
+
+def test_a_clamp_that_is_left_out_is_a_clamp() -> None:
+    sums = np.random.default_rng(4).uniform(0.1, 3.0, (4, 6))
+    region = make_region([
+        ("clamp", [("sums", sums), ("min", 1.0), ("max", 9.0)]),
+        ("mul", [("last", 0), ("w", 0.5)]),
+    ])  # fmt: skip
+    assert explain_region(region, 0.5 * sums) == ("clamp", "without clamp_0 (clamp)")
+
+
+def test_what_is_one_number_beside_zeros_is_not_clamped() -> None:
+    """A discount by the same number of steps in all rows, and none where an episode ends."""
+    goes_on = (np.arange(24) % 5 > 0).astype(float)
+    powers = 0.9 ** (1.0 + np.arange(24) % 3)
+    region = make_region([("mul", [("powers", powers), ("goes_on", goes_on)])])
+    name, _ = explain_region(region, 0.9**3 * goes_on)
+    assert name != "clamp"
+
+
+def test_ops_in_a_row_are_left_out_together() -> None:
+    """Bounds by a hyperbolic tangent, which read numbers that no op computed."""
+    logarithms = np.random.default_rng(5).standard_normal((4, 6))
+    region = make_region([
+        ("tanh", [("logarithms", logarithms)]),
+        ("add", [("last", 0), ("one", 1.0)]),
+        ("mul", [("last", 0), ("half", 3.5)]),
+        ("add", [("last", 0), ("low", -5.0)]),
+        ("exp", [("last", 0)]),
+    ])  # fmt: skip
+    case = make_fault_case(np.exp(logarithms), region.steps[-1].output, {}, scope="block")
+    kinds = tuple(step.kind for step in region.steps)
+    case = replace(case, load_region=lambda: region, kinds=kinds, faulty_kinds=("exp",))
+    (cause, *_) = search_causes([case], COMPOSITE_HYPOTHESES, checked_only=True).causes
+    assert "without tanh_0 (tanh), add_1 (add), mul_2 (mul), add_3 (add)" in cause.text

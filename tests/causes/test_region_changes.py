@@ -514,3 +514,34 @@ def test_a_factor_whose_absence_leaves_no_gradient_is_none() -> None:
     cause, sentence = explain_with(region, Z, phase="backward", kinds=kinds, faulty_kinds=("add",))
     assert cause == "gradient-stopped"
     assert "not multiplied by" not in sentence
+
+
+def test_without_the_mask_that_is_subtracted_from_one_nothing_is_masked() -> None:
+    starts = (np.arange(8) % 3 == 0).astype(float)[:, None]
+    actions = RNG.standard_normal((8, 3))
+    region = make_region([
+        ("sub", [("one", 1.0), ("starts", starts)]),
+        ("mul", [("actions", actions), ("0", 0)]),
+    ], {0: (8, 1)})  # fmt: skip
+    name, text = explain_region(region, actions)
+    assert name == "mask-missing"
+    assert text.startswith("no mask")
+
+
+def test_a_mask_that_both_sides_compute_takes_the_place_of_another_one() -> None:
+    """A comparison with lengths is no noise if it agrees. One side masks what the other keeps."""
+    scores = RNG.standard_normal((4, 5, 5))
+    lengths, other_lengths = np.array([[3, 5, 4, 2], [5, 2, 3, 4]])[..., None, None]
+    own, is_kept = np.arange(5) >= lengths, np.arange(5) < other_lengths
+    region = make_region([
+        ("masked_fill", [("scores", scores), ("own_mask", own), ("fill", -1e9)]),
+        ("softmax", [("last", 0)]),
+    ])  # fmt: skip
+    step = region.steps[0]
+    mask = replace(step.inputs[1], producer_kind="lt")
+    step = replace(step, inputs=(step.inputs[0], mask, *step.inputs[2:]))
+    region = replace(region, steps=(step, *region.steps[1:]))
+    operand = make_operand("is_kept", is_kept, kind="lt")
+    assert explain_with(
+        region, softmax(np.where(is_kept, scores, -1e9)), faulty_operands=(operand,)
+    ) == ("mask-kind", "another mask (is_kept), of 6 of 20 elements; the reference masks 6")

@@ -112,3 +112,14 @@ CENTERED = TOKENS - TOKENS.mean(-1, keepdims=True)
 )
 def test_norm_that_is_written_out(faulty: AnyArray, cause: str, said: str) -> None:
     assert explain_region(WRITTEN_NORM, faulty) == (cause, said)
+
+
+@pytest.mark.parametrize(("eps", "said"), [(0.0, "epsilon = 0"), (1e-3, "epsilon = 0.001")])
+def test_the_epsilon_of_a_norm_is_another_one_although_none_is_recorded(
+    eps: float, said: str
+) -> None:
+    x = 0.05 * X.swapaxes(1, 3)
+    region = make_region([("layer_norm", [("x", x), ("n.weight", WEIGHT), ("n.bias", BIAS)])])
+    centered = x - x.mean(-1, keepdims=True)
+    faulty = centered / np.sqrt(np.mean(centered**2, -1, keepdims=True) + eps) * WEIGHT + BIAS
+    assert explain_region(region, faulty) == ("epsilon", f"{said}; the reference uses 1e-05")

@@ -74,3 +74,14 @@ def test_masks_of_as_many_elements_times_a_number_are_several_values(
     numbers = flow.classes.loc[masks, ["size", "max", "min", "norm"]]
     assert len(numbers.drop_duplicates()) == 1
     assert len(set(masks)) == 3
+
+
+def test_samples_of_as_many_ones_are_several_values_although_they_are_rounded(
+    dump: Callable[[str], Path],
+) -> None:
+    """Samples whose gradient is that of probabilities are zeros and 0.99999994 or 1."""
+    flow = build_flow(read(dump("pt_samples") / "samples_padded"))
+    samples = [flow.writes[find_op(flow.trace, f"Tensor.__sub__.{n}.forward")][0] for n in range(3)]
+    numbers = flow.classes.loc[samples, ["size", "max", "min", "norm"]]
+    assert len(numbers.drop_duplicates()) == 1
+    assert len(set(samples)) == 3
