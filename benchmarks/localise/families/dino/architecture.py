@@ -79,6 +79,7 @@ class Model:
     are_registers_read: bool = False  #: patches begin behind the class token; PyTorch only
     patch_gradient: float = 1.0  #: factor of the gradient of embedded patches; MindSpore only
     is_length_stopped: bool = False  #: no gradient through the length of rows; PyTorch only
+    is_teacher_masked: bool = False  #: MindSpore only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def interpolation(self) -> np.ndarray:

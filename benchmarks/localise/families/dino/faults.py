@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 from claims import Anywhere, Ratio
 
+from families.dino.architecture import Model
 from families.fault import Fault, change_model, change_weight
+
+
+def _share_center(model: Model) -> Model:
+    """Give patches the center of class tokens."""
+    return change_weight("centers.patch", lambda _: model.weights["centers.class"])(model)
+
 
 FAULTS: Mapping[str, Fault] = {
     "corners_aligned": Fault(
@@ -84,6 +91,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_length_stopped=True),
         equivalents=("missing-term",),
     ),
+    "teacher_masked": Fault(
+        "masks are given to the teacher, too, which should see all patches",
+        "missing-step",
+        change_model(is_teacher_masked=True),
+        equivalents=("mask-missing", "mask-kind", "input-source"),
+        held_out=True,
+    ),
+    "center_shared": Fault(
+        "both losses have a buffer of the name center: that of patches gets the one of class "
+        "tokens",
+        "weight-swapped",
+        _share_center,
+        equivalents=("input-source", "constant-offset", "argument"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -99,6 +121,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("registers_read", "pytorch"),
     ("neighbor_stopped", "pytorch"),
     ("length_stopped", "pytorch"),
+    ("teacher_masked", "mindspore"),
+    ("center_shared", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -345,6 +345,7 @@ class SelfDistillation(nn.Cell):
         self.ibot_loss = IBOTPatchLoss()
         self.koleo_loss = KoLeoLoss()
         self.is_dense = model.variant == "dense"
+        self.is_teacher_masked = model.is_teacher_masked
 
     def choose(self, patches, mask_indices):
         """Return the patches that the loss reads, (patches, HIDDEN)."""
@@ -352,7 +353,8 @@ class SelfDistillation(nn.Cell):
         return patches if self.is_dense else ops.gather(patches, mask_indices, 0)
 
     def construct(self, global_crops, local_crops, masks, mask_indices, mask_weights):
-        teacher_tokens, teacher_patches = self.teacher.backbone(global_crops)
+        teacher_masks = masks if self.is_teacher_masked else None
+        teacher_tokens, teacher_patches = self.teacher.backbone(global_crops, teacher_masks)
         teacher_patches = self.choose(teacher_patches, mask_indices)
         targets = ops.stop_gradient(self.class_targets(self.teacher.head(teacher_tokens)))
         patch_targets = ops.stop_gradient(self.patch_targets(self.teacher.head(teacher_patches)))

@@ -39,6 +39,7 @@ BOX = (9, 3, 19, 13)  #: first row and column, and those behind the last, before
 SMOOTHING = 0.1
 TEMPERATURE, TEACHER_SHARE, PENALTY = 3.0, 0.6, 0.005
 MATRIX_DIMENSIONS = 2
+PLACES = (2, 0, 3, 1)  #: of the batch's images, in the file before it was shuffled
 SEED = 211
 
 
@@ -83,6 +84,8 @@ class Model:
     is_penalty_halved: bool = False
     is_student_stopped: bool = False  #: no gradient from the teacher's loss
     token_gradient: float = 1.0  #: that of the mixers' weights over tokens is multiplied by it
+    is_gate_gradient_exchanged: bool = False  #: between both factors; MindSpore only
+    is_teacher_unshuffled: bool = False  #: its logits are in the order of a file; PyTorch only
     optimizer: Optimizer = field(default_factory=MixerOptimizer)
 
     def keep(self, n: int) -> float:
@@ -113,6 +116,8 @@ class Model:
         images = rng.standard_normal((BATCH, 3, HEIGHT, WIDTH)).astype(np.float32)
         labels = rng.permutation(CLASSES)[:BATCH].astype(np.int32)
         teacher = 3 * rng.standard_normal((BATCH, CLASSES)) + 4 * np.eye(CLASSES)[labels]
+        if self.is_teacher_unshuffled:
+            teacher = teacher[np.argsort(PLACES)]
         rates = DROPPED * np.arange(BLOCKS) / (BLOCKS - 1)
         is_kept = rng.random((BLOCKS, 2, BATCH)) >= rates[:, None, None]
         return images, labels, teacher.astype(np.float32), is_kept.astype(np.float32)

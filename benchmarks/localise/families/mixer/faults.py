@@ -109,6 +109,21 @@ FAULTS: Mapping[str, Fault] = {
         ],
         optimizer=True,
     ),
+    "gate_gradient": Fault(
+        "the backward pass of a fused gate exchanges its factors: the gradient of each is "
+        "multiplied by itself, not by the other one",
+        "gradient-scaled",
+        change_model(is_gate_gradient_exchanged=True),
+        equivalents=("input-order", "input-source", "missing-step"),
+        held_out=True,
+    ),
+    "teacher_unshuffled": Fault(
+        "the loader shuffles images and labels, but not the teacher's logits, which it has saved",
+        "batch",
+        change_model(is_teacher_unshuffled=True),
+        equivalents=("loss-target", "row-shift", "input-order", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -124,6 +139,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("token_gradient", "mindspore"),
     ("kernel_undecayed", "mindspore"),
     ("rate_unscaled", "pytorch"),
+    ("gate_gradient", "mindspore"),
+    ("teacher_unshuffled", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -174,6 +174,16 @@ class DropPath(nn.Cell):
         return x / self.keep_prob * is_kept.reshape(-1, 1, 1)
 
 
+class ExchangedProduct(nn.Cell):
+    """A product whose backward pass multiplies each factor's gradient by that factor itself."""
+
+    def construct(self, u, v):
+        return u * v
+
+    def bprop(self, u, v, out, gradient):
+        return gradient * u, gradient * v
+
+
 class SpatialGatingUnit(nn.Cell):
     """The first half of the channels times the second, which is mixed over the tokens."""
 
@@ -182,9 +192,11 @@ class SpatialGatingUnit(nn.Cell):
         self.norm = load_norm(model, f"{path}.norm", model.gate_eps)
         build = PointwiseConv if model.variant == "conv" else SpatialProjection
         self.spatial_proj = build(model, path)
+        self.product = ExchangedProduct() if model.is_gate_gradient_exchanged else None
 
     def construct(self, u, v):
-        return u * self.spatial_proj(self.norm(v))
+        v = self.spatial_proj(self.norm(v))
+        return u * v if self.product is None else self.product(u, v)
 
 
 class GatedBlock(nn.Cell):

@@ -68,6 +68,8 @@ class Model:
     is_length_stopped: bool = False  #: of embeddings, for the gradient; PyTorch only
     embedding_gradient: float = 1.0  #: factor of the gradient of embeddings; MindSpore only
     is_end_valid: bool = False  #: the frame behind the last one counts as valid; MindSpore only
+    is_attention_masked: bool = True  #: MindSpore only
+    class_axis: int = 1  #: the sum of squares of the classes' weights is over it; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -111,6 +111,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_end_valid=True),
         equivalents=("mask-kind", "position-offset", "row-shift", "constant-offset", "argument"),
     ),
+    "attention_unmasked": Fault(
+        "the pooling is called without lengths: its attention is shared with frames of padding",
+        "mask-missing",
+        change_model(is_attention_masked=False),
+        equivalents=("mask-kind", "missing-term", "missing-step", "input-source"),
+        held_out=True,
+    ),
+    "classes_axis": Fault(
+        "the classes' weights are normalized over the classes, as in code that holds a class in "
+        "each column",
+        "reduction-axis",
+        change_model(class_axis=0),
+        lambda *_: [Anywhere(r"(?i)ax[ie]s|dim|row|column|norm|length|transpos")],
+        equivalents=("argument", "axes-swapped", "norm-kind"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -126,6 +142,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("cosine_margin", "pytorch"),
     ("length_stopped", "pytorch"),
     ("scales_swapped", "pytorch"),
+    ("attention_unmasked", "mindspore"),
+    ("classes_axis", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

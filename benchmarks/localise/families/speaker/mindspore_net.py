@@ -215,6 +215,7 @@ class AttentiveStatsPool(nn.Cell):
                 bias_init=Tensor(model.weights["attention.out.bias"]),
             )
         self.is_context_stopped = model.is_context_stopped
+        self.is_attention_masked = model.is_attention_masked
 
     def describe(self, x, mask):
         """Return mean and deviation of the valid frames, (batch, channels, 1)."""
@@ -229,7 +230,9 @@ class AttentiveStatsPool(nn.Cell):
             top = ops.stop_gradient(scores.max(axis=2, keepdims=True))
             powers = ops.exp(scores - top) * mask
             return powers / powers.sum(2, keepdims=True)
-        return ops.softmax(scores + (1.0 - mask) * MASKED, axis=2)
+        if self.is_attention_masked:
+            scores = scores + (1.0 - mask) * MASKED
+        return ops.softmax(scores, axis=2)
 
     def construct(self, x, mask):
         mean, deviation = self.describe(x, mask)

@@ -182,12 +182,13 @@ class Classifier(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(read(model, "classes.weight"))
         self.is_length_stopped = model.is_length_stopped
+        self.class_axis = model.class_axis
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.norm(dim=1, keepdim=True)
         if self.is_length_stopped:
             length = length.detach()
-        return F.linear(x / length, F.normalize(self.weight))
+        return F.linear(x / length, F.normalize(self.weight, dim=self.class_axis))
 
 
 class AdditiveAngularMargin(nn.Module):

@@ -80,6 +80,8 @@ class Model:
     branch_gradient: float = 1.0  #: factor of the gradient of channel branches; PyTorch only
     are_features_normed: bool = True  #: what the network without training reads; MindSpore only
     is_skip_detached: bool = False  #: no gradient through the long skip; PyTorch only
+    are_features_raw: bool = False  #: activations before their relu are compared; MindSpore only
+    has_contrast: bool = False  #: gates read mean plus deviation of pixels; PyTorch only
     target_origin: tuple[int, int] = (FACTOR * ORIGIN[0], FACTOR * ORIGIN[1])
     optimizer: Optimizer = field(default_factory=Optimizer)
 

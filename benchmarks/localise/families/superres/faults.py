@@ -109,6 +109,20 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_skip_detached=True),
         equivalents=("missing-term",),
     ),
+    "features_raw": Fault(
+        "activations of the network without training are compared before their relu, as in ESRGAN",
+        "input-source",
+        change_model(are_features_raw=True),
+        equivalents=("missing-step", "activation-kind", "layer-order"),
+        held_out=True,
+    ),
+    "contrast": Fault(
+        "a channel's gate reads the mean of its pixels plus their deviation, as in IMDN",
+        "pooling",
+        change_model(has_contrast=True),
+        equivalents=("missing-term", "missing-step", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -126,6 +140,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("target_crop", "pytorch"),
     ("features_unnormed", "mindspore"),
     ("skip_detached", "pytorch"),
+    ("features_raw", "mindspore"),
+    ("contrast", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

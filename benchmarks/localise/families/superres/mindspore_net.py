@@ -242,6 +242,7 @@ class FeatureNet(nn.Cell):
             [build_convolution(model, f"judge.{n}", n + 1) for n in range(len(JUDGE_CHANNELS))]
         )
         self.are_features_normed = model.are_features_normed
+        self.are_features_raw = model.are_features_raw
         for parameter in self.get_parameters():
             parameter.requires_grad = False
 
@@ -251,8 +252,9 @@ class FeatureNet(nn.Cell):
             x = (x - self.mean) / self.deviation
         features = ()
         for conv in self.convs:
-            x = ops.relu(conv(x))
-            features = (*features, x)
+            y = conv(x)
+            x = ops.relu(y)
+            features = (*features, y if self.are_features_raw else x)
         return features
 
 

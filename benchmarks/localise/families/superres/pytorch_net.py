@@ -134,9 +134,13 @@ class CALayer(nn.Module):
             build_convolution(model, f"{path}.excite"),
             nn.Sigmoid(),
         )
+        self.has_contrast = model.has_contrast
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.conv_du(self.avg_pool(x))
+        pooled = self.avg_pool(x)
+        if self.has_contrast:
+            pooled = pooled + x.std((2, 3), unbiased=False, keepdim=True)
+        return x * self.conv_du(pooled)
 
 
 class LinearCALayer(nn.Module):

@@ -52,6 +52,8 @@ class Model:
     is_packed: bool = True  #: the GRU knows the lengths; PyTorch only
     loss_reduction: str = "sentences"  #: or 'tokens'; PyTorch only
     is_gate_detached: bool = False  #: PyTorch only
+    are_words_by_step: bool = False  #: as features of characters are read back; MindSpore only
+    is_carry_stopped: bool = False  #: no gradient of what the highway carries; PyTorch only
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.0, clip=5.0))
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -54,11 +54,14 @@ class CharCNN(nn.Cell):
             bias_init=Tensor(weights["conv.bias"]),
         )
         self.is_mean = model.char_pooling == "mean"
+        self.are_words_by_step = model.are_words_by_step
 
     def construct(self, chars):
         x = self.embedding(chars.reshape(-1, LETTERS)).transpose(0, 2, 1)
         x = ops.tanh(self.conv(x))
         x = x.mean(axis=-1) if self.is_mean else x.max(axis=-1)
+        if self.are_words_by_step:
+            return x.reshape(SEQ, -1, FILTERS).transpose(1, 0, 2)
         return x.reshape(-1, SEQ, FILTERS)
 
 
@@ -229,6 +232,6 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the loss with the weights and knobs of the model."""
     if model.is_end_last or not model.is_packed or model.is_gate_detached:
         raise SystemExit("is_end_last, is_packed, is_gate_detached: knobs of the PyTorch net")
-    if model.loss_reduction != "sentences":
-        raise SystemExit("loss_reduction is a knob of the PyTorch net")
+    if model.loss_reduction != "sentences" or model.is_carry_stopped:
+        raise SystemExit("loss_reduction, is_carry_stopped: knobs of the PyTorch net")
     return Tagger(model)

@@ -47,12 +47,14 @@ class Highway(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_gate_detached = model.is_gate_detached
+        self.is_carry_stopped = model.is_carry_stopped
         self.transform = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         gate = torch.sigmoid(self.gate(x.detach() if self.is_gate_detached else x))
-        return gate * F.relu(self.transform(x)) + (1 - gate) * x
+        carried = x.detach() if self.is_carry_stopped else x
+        return gate * F.relu(self.transform(x)) + (1 - gate) * carried
 
 
 class PackedGRU(nn.Module):
@@ -191,6 +193,8 @@ def build_loss(model: Model) -> nn.Module:
         raise SystemExit("char_pooling, highway_offset, gate_order: knobs of the MindSpore net")
     if model.is_reset_first or not model.has_gold_start or model.auxiliary_gradient != 1:
         raise SystemExit("is_reset_first, has_gold_start, auxiliary_gradient: of the MindSpore net")
+    if model.are_words_by_step:
+        raise SystemExit("are_words_by_step is a knob of the MindSpore net")
     net = Tagger(model)
     parameters = {
         "char.weight": net.char_encoder.embedding.weight,

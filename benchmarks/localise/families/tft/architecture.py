@@ -72,6 +72,8 @@ class Model:
     eps: float = EPS  #: of the norms; PyTorch only
     are_low_forecasts_unmasked: bool = False  #: they count in steps without a target; PyTorch only
     is_elu_result_passed: bool = False  #: to its gradient, in networks of variables; PyTorch only
+    is_last_skip_short: bool = False  #: it begins behind the attention; MindSpore only
+    are_months_strings: bool = False  #: codes are in the order of strings; PyTorch only
 
     def mask(self) -> np.ndarray:
         """Return which steps are hidden, bool (HORIZON, STEPS)."""
@@ -93,6 +95,9 @@ class Model:
         valid = np.arange(HORIZON) < np.array(VALID_STEPS)[:, None]
         targets = np.where(valid, sales[:, HISTORY:], 0)
         history = sales[:, :HISTORY, None]
+        if self.are_months_strings:
+            names = [str(1 + month) for month in range(CODES["month"])]
+            months = np.argsort(np.argsort(names))[months]
         static_reals, history, known_reals, targets, valid = (
             x.astype(np.float32) for x in (static_reals, history, known_reals, targets, valid)
         )

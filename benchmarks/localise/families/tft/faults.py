@@ -122,6 +122,20 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("|".join(PAST))],
         equivalents=("experts-permuted", "input-order", "weight-rows"),
     ),
+    "last_skip_short": Fault(
+        "the last gate's skip begins behind the attention, not behind the LSTMs",
+        "skip-source",
+        change_model(is_last_skip_short=True),
+        equivalents=("input-source", "residual-order"),
+        held_out=True,
+    ),
+    "months_strings": Fault(
+        "months are categories of strings: their codes are in the order 1, 10, 11, 12, 2",
+        "batch",
+        change_model(are_months_strings=True),
+        equivalents=("input-source",),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -137,6 +151,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("low_unmasked", "pytorch"),
     ("elu_result", "pytorch"),
     ("networks_sorted", "pytorch"),
+    ("last_skip_short", "mindspore"),
+    ("months_strings", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

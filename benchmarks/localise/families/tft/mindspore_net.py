@@ -302,6 +302,7 @@ class TemporalFusionTransformer(nn.Cell):
         self.future_start = HISTORY - model.known_offset
         self.is_decoder_restarted = model.is_decoder_restarted
         self.is_state_stopped = model.is_state_stopped
+        self.is_last_skip_short = model.is_last_skip_short
 
     def select_inputs(self, sales, known_reals, months, context):
         """Return the selected inputs of past and future."""
@@ -330,8 +331,9 @@ class TemporalFusionTransformer(nn.Cell):
         temporal = self.encode_locally(past, future, first_state)
         enriched = self.enrichment(temporal, enrichment)
         x = self.attention_gate(self.attention(enriched), enriched[:, HISTORY:])
-        x = self.output_gate(self.feed_forward(x), temporal[:, HISTORY:])
-        return self.head(x)
+        y = self.feed_forward(x)
+        skip = x if self.is_last_skip_short else temporal[:, HISTORY:]
+        return self.head(self.output_gate(y, skip))
 
 
 class QuantileLoss(nn.Cell):
