@@ -20,7 +20,11 @@ from dumpdiff.readers.mindspore.graph import (
 from dumpdiff.readers.mindspore.ir import read_ir
 from dumpdiff.readers.mindspore.join import count_verified_edges, join_records
 from dumpdiff.readers.mindspore.nodes import CONSTANT, Output, parse_user_frames
-from dumpdiff.readers.mindspore.op_types import dumps_start_of_views, find_unwritten_outputs
+from dumpdiff.readers.mindspore.op_types import (
+    dumps_start_of_views,
+    find_unwritten_outputs,
+    is_optimizer,
+)
 from dumpdiff.readers.mindspore.pb import read_pb, read_pb_names
 from dumpdiff.readers.mindspore.records import Records, read_records
 
@@ -272,3 +276,18 @@ subgraph @kernel_graph0() {{
       # Fullname with scope: (Default/AllGather-op0)
 }}
 """
+
+
+@pytest.mark.parametrize(("scope", "parameter", "expected"), [
+    ("Default/optimizer-AdamWeightDecay", "", True),
+    ("Default/network-TrainStep/_optimizer", "", True),
+    ("Default/network/optimal_transport-OptimalTransport", "", False),
+    ("Default/network", "moments.fc.weight", True),
+    ("Default/network", "optimizer.adam_m.fc.weight", True),
+    ("Default/network", "rssm.obs_stat_layer.weight", False),
+    ("Default/network", "gradient_accum.weight", False),
+])  # fmt: skip
+def test_an_optimizer_is_known_by_its_scope_and_its_states(
+    scope: str, parameter: str, expected: bool
+) -> None:
+    assert is_optimizer("Mul", scope, (parameter,)) is expected

@@ -120,7 +120,7 @@ def list_other_denominators(case: FaultCase, region: Region) -> Iterator[Change]
                 first,
                 outputs.pop(first),
                 "loss-reduction",
-                f"sums divided by {count:g}",
+                f"sums divided by {count:.0f}",
                 f"divides by the number of all elements ({', '.join(map(str, sizes.values()))})",
                 further_outputs=outputs,
             )
@@ -148,8 +148,8 @@ def _list_divided_sums(region: Region, other_counts: Sequence[float]) -> Iterato
                 number,
                 step.output,
                 "loss-reduction",
-                f"sums divided by {count:g}{is_whole}",
-                f"divides by {own:g}, computed by {divisor.name}",
+                f"sums divided by {count:.0f}{is_whole}",
+                f"divides by {own:.0f}, computed by {divisor.name}",
                 replaced_values={divisor.value: np.full_like(divisor.array, count)},
             )
 

@@ -108,7 +108,7 @@ def list_norms(case: FaultCase, region: Region) -> Iterator[Change]:
 
 
 def list_epsilons(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Give a norm the best epsilon, also one that records none, or no epsilon."""
+    """Give a norm the best epsilon, 0 included, also if it records none."""
     for number, step in enumerate(region.steps):
         if step.kind not in _KINDS or case.faithful.size < MIN_FITTED:
             continue

@@ -75,7 +75,7 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             if has_replacement and omission.cause == "missing-step" and len(steps) > 1:
                 if not {step.kind for step in steps} & ACTIVATION_KINDS:
                     continue  # they are not missing
-                omission = replace(omission, cause="activation-kind")
+                omission = replace(omission, cause="activation-kind")  # another one is applied
             change = Change(
                 number,
                 output,
