@@ -27,9 +27,8 @@ def mark_compared_at_ends(
     """Mark values without comparison as reconverged where an agreeing tensor depends on them.
 
     Of a value that differs in the order of its numbers, the order is what was not compared.
-    The gradient of one factor of a product is computed from the other factor, also where the record
-    of its call does not show that. So a gradient of a weight is an end of what it was multiplied
-    by.
+    The gradient of a weight is computed from what the weight multiplies, also where the record of
+    the call does not show that. So it is an end of that value.
 
     The second pass follows ops that give back values which were there before them: the slices of
     what was stacked, or a sum with a term of zeros. The value that such an op reads has no other
@@ -47,7 +46,7 @@ def mark_compared_at_ends(
     for node in rearranged_nodes:
         touches_difference[node] = is_compared[node] = False
     open_nodes = graph.sort_nodes(~is_compared)[::-1]
-    gradient_ends = _find_gradients_of_factors(graph, open_nodes)
+    gradient_ends = _find_gradients_of_weights(graph, open_nodes)
     for is_second_pass in (False, True):
         for node in open_nodes:
             ends: Sequence[int] = [*graph.children[node], *gradient_ends.get(node, ())]
@@ -61,25 +60,24 @@ def mark_compared_at_ends(
                 state[node] = RECONVERGED
 
 
-def _find_gradients_of_factors(
+def _find_gradients_of_weights(
     graph: JointGraph, nodes: Sequence[int]
 ) -> Mapping[int, Sequence[int]]:
-    """Return node -> the gradients of what forward ops multiply its value by."""
+    """Return node -> the gradients of the parameters by which forward ops multiply its value."""
     ends: defaultdict[int, list[int]] = defaultdict(list)
     gradients_of_sides = graph.comparison.alignment.gradients or ()
     for side, gradients in zip(graph.sides, gradients_of_sides, strict=False):
-        flow = side.flow
+        flow, parameters = side.flow, side.flow.list_column("parameter")
         for node in nodes:
             value = int(side.classes[node])
             if value < 0 or graph.phase[node] != FORWARD:
                 continue
             for op in flow.users[value]:
                 if side.kinds[op] in PRODUCT_KINDS and flow.phases[op] == FORWARD:
-                    factors = [factor for factor in flow.operands[op] if factor != value]
                     ends[node] += [
                         int(side.nodes[gradients.by_value[factor]])
-                        for factor in factors
-                        if factor in gradients.by_value
+                        for factor in flow.operands[op]
+                        if parameters[factor] and factor in gradients.by_value
                     ]
     return ends
 

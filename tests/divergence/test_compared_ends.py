@@ -9,7 +9,7 @@ import pytest
 from traces import classify_traces, find_value
 
 from dumpdiff import read
-from dumpdiff.divergence.compared_ends import _find_gradients_of_factors
+from dumpdiff.divergence.compared_ends import _find_gradients_of_weights
 
 
 @pytest.mark.parametrize("is_swapped", [False, True])
@@ -24,7 +24,7 @@ def test_the_gradient_of_a_weight_shows_what_was_multiplied_by_it(
         value = find_value(side.flow, "Functional.linear.7.forward", "input.0")
         gradient = find_value(side.flow, "Module.middle.Linear.parameters_grad.0", "output.weight")
         node, gradient_node = int(side.nodes[value]), int(side.nodes[gradient])
-        ends = _find_gradients_of_factors(graph, [node])[node]
+        ends = _find_gradients_of_weights(graph, [node])[node]
         assert gradient_node in ends
         assert states.state[gradient_node] == "agreeing"
         assert states.state[node] == "reconverged"
