@@ -18,7 +18,7 @@ from ..graph import Flow
 from ..model.arrays import Ints
 from .confidence import GUESSES
 from .matches import Matching
-from .values import compute_distances
+from .values import Fingerprints, compute_distances
 
 
 def separate_circles(matching: Matching) -> None:
@@ -46,8 +46,8 @@ def separate_copies(matching: Matching) -> None:
     """
     for t in _list_results_of_other_values(matching):
         r = int(matching.classes_t[t])
-        copies_t = _iterate_copies(matching.target, matching.kinds_t, t)
-        copies_r = _iterate_copies(matching.reference, matching.kinds_r, r)
+        copies_t = _iterate_copies(matching.target, matching.prints_t, matching.kinds_t, t)
+        copies_r = _iterate_copies(matching.reference, matching.prints_r, matching.kinds_r, r)
         if any(_has_agreeing_partner(matching, copy) for copy in copies_t) or any(
             _has_agreeing_partner(matching, int(matching.classes_r[copy])) for copy in copies_r
         ):
@@ -87,23 +87,19 @@ def _read_other_values(matching: Matching, op_t: int, op_r: int) -> bool:
     return has_partners and partners.isdisjoint(operands_r)
 
 
-def _iterate_copies(flow: Flow, kinds: Sequence[str], value: int) -> Iterator[int]:
+def _iterate_copies(
+    flow: Flow, prints: Fingerprints, kinds: Sequence[str], value: int
+) -> Iterator[int]:
     """Yield the values that ops of its kind computed of its operands, equal in statistics."""
     op = int(flow.producers[value])
-    numbers = _list_numbers(flow, value)
+    columns = (prints.size, prints.high, prints.low, prints.norm)
     for other_op in flow.users[flow.operands[op][0]]:
         if other_op == op or kinds[other_op] != kinds[op]:
             continue
         if flow.operands[other_op] == flow.operands[op]:
             for copy in flow.writes[other_op]:
-                if copy != value and _list_numbers(flow, copy) == numbers:
+                if copy != value and all(column[copy] == column[value] for column in columns):
                     yield copy
-
-
-def _list_numbers(flow: Flow, value: int) -> list[float]:
-    """Return the size, the extremes and the norm of a value."""
-    numbers: list[float] = flow.classes[["size", "max", "min", "norm"]].iloc[value].tolist()
-    return numbers
 
 
 def _has_agreeing_partner(matching: Matching, t: int) -> bool:

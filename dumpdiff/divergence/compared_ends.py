@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..graph import Flow
-from ..graph.adjoints import PRODUCT_KINDS
+from ..graph.adjoints import MATRIX_PRODUCT_KINDS, PRODUCT_KINDS
 from ..model.arrays import Floats, Ints
 from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, RECONVERGED
@@ -63,7 +63,10 @@ def mark_compared_at_ends(
 def _find_gradients_of_weights(
     graph: JointGraph, nodes: Sequence[int]
 ) -> Mapping[int, Sequence[int]]:
-    """Return node -> the gradients of the parameters by which forward ops multiply its value."""
+    """Return node -> the gradients of the parameters by which forward ops multiply its value.
+
+    The bias that a product adds is none of them: its gradient follows without the value.
+    """
     ends: defaultdict[int, list[int]] = defaultdict(list)
     gradients_of_sides = graph.comparison.alignment.gradients or ()
     for side, gradients in zip(graph.sides, gradients_of_sides, strict=False):
@@ -73,12 +76,15 @@ def _find_gradients_of_weights(
             if value < 0 or graph.phase[node] != FORWARD:
                 continue
             for op in flow.users[value]:
-                if side.kinds[op] in PRODUCT_KINDS and flow.phases[op] == FORWARD:
-                    ends[node] += [
-                        int(side.nodes[gradients.by_value[factor]])
-                        for factor in flow.operands[op]
-                        if parameters[factor] and factor in gradients.by_value
-                    ]
+                if side.kinds[op] not in PRODUCT_KINDS or flow.phases[op] != FORWARD:
+                    continue
+                n_axes = 2 if side.kinds[op] in MATRIX_PRODUCT_KINDS else 0
+                ends[node] += [
+                    int(side.nodes[gradients.by_value[factor]])
+                    for factor in flow.operands[op]
+                    if parameters[factor] and len(flow.shapes[factor] or ()) >= n_axes
+                    if factor in gradients.by_value
+                ]
     return ends
 
 

@@ -23,7 +23,7 @@ from .repeated_values import count_repeats
 
 #: Products: the gradient of one factor is computed from the other.
 PRODUCT_KINDS = frozenset({"mul", "div", "matmul", "convolution", "addmm", "outer"})
-_MATRIX_PRODUCTS = frozenset({"matmul", "convolution", "addmm"})
+MATRIX_PRODUCT_KINDS = frozenset({"matmul", "convolution", "addmm"})
 #: The gradient of the input is that of the output itself, where the sizes are equal.
 _PASS_THROUGH = frozenset({"add", "sub", "reshape", "transpose", "cast", "identity", "contiguous"})
 _RECURRENT_KINDS = frozenset({"lstm", "gru", "rnn"})
@@ -699,7 +699,7 @@ class _Sweep:
     def _is_matrix_product(self, op: int, product: int) -> bool:
         """Return whether an op and the producer of a value multiply matrices, or convolve."""
         kinds = (self.kinds[op], self.kinds[int(self.flow.producers[product])])
-        return all(kind in _MATRIX_PRODUCTS for kind in kinds)
+        return all(kind in MATRIX_PRODUCT_KINDS for kind in kinds)
 
     def _add_product_gradient(self, gradient: int, product: int) -> None:
         """Make it the gradient of a product, if another path does not already say what is."""

@@ -242,7 +242,7 @@ def compute_divergence(call: Call) -> Interpretations:
 
 def compute_threshold_loss(call: Call) -> Interpretations:
     """Compute smooth_l1_loss or huber_loss; without a recorded threshold it is 1."""
-    if len(call.tensors) < 2:
+    if len(call.tensors) < 2 or call.tensors[0].shape != call.tensors[1].shape:
         return
     prediction, target = call.tensors[:2]
     threshold = call.get_number(*THRESHOLD_NAMES.values(), default=DEFAULT_THRESHOLD)

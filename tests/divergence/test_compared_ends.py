@@ -23,8 +23,10 @@ def test_the_gradient_of_a_weight_shows_what_was_multiplied_by_it(
     for side in graph.sides:
         value = find_value(side.flow, "Functional.linear.7.forward", "input.0")
         gradient = find_value(side.flow, "Module.middle.Linear.parameters_grad.0", "output.weight")
+        of_bias = find_value(side.flow, "Module.middle.Linear.parameters_grad.0", "output.bias")
         node, gradient_node = int(side.nodes[value]), int(side.nodes[gradient])
         ends = _find_gradients_of_weights(graph, [node])[node]
         assert gradient_node in ends
+        assert int(side.nodes[of_bias]) not in ends  # it follows without what is multiplied
         assert states.state[gradient_node] == "agreeing"
         assert states.state[node] == "reconverged"

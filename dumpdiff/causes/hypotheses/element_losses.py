@@ -31,6 +31,8 @@ _BISECTIONS = 60
 #: Fewest elements of a prediction, and operands that are tried as predictions and targets: a single
 #: number is explained by chance if many forms of many tensors are tried.
 _MIN_ELEMENTS, _MAX_OPERANDS = 4, 6
+#: Predictions of which each is compared with every target, at most: 8 MB.
+_MAX_BROADCAST = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class _Tensors:
             if kind == "bce_loss" and not are_probabilities:
                 continue
             forms = [_Form(kind, reduction) for reduction in reductions]
-            if self.prediction.size == max(self.prediction.shape):
+            if self.prediction.size == max(self.prediction.shape) <= _MAX_BROADCAST:
                 forms += [replace(form, is_broadcast=True) for form in forms]
             for form in forms:
                 if kind not in THRESHOLD_NAMES:

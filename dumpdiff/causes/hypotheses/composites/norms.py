@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ....model.arrays import AnyArray, Floats
 from ...fault_case import FaultCase, compute_residual
-from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step, StepInput
 from .change import Change, list_floating_inputs
+from .fitted_numbers import fit_output
 
 #: Numbers of groups that are tried, at most.
 _MAX_GROUP_COUNTS = 12
@@ -110,30 +111,23 @@ def list_norms(case: FaultCase, region: Region) -> Iterator[Change]:
 def list_epsilons(case: FaultCase, region: Region) -> Iterator[Change]:
     """Give a norm the best epsilon, 0 included, also if it records none."""
     for number, step in enumerate(region.steps):
-        if step.kind not in _KINDS or case.faithful.size < MIN_FITTED:
+        if step.kind not in _KINDS:
             continue
-
-        def compute(eps: float, step: Step = step) -> AnyArray | None:
-            keywords = {**step.keywords, "eps": np.asarray(eps)}
-            return replace(step, keywords=keywords).compute(step.list_arrays())
-
-        def run(
-            eps: float,
-            number: int = number,
-            compute: Callable[[float], AnyArray | None] = compute,
-        ) -> AnyArray | None:
-            output = compute(eps)
-            return None if output is None else region.run(number, output)
-
+        compute = partial(_compute_with_eps, step)
         recorded = _read_eps(step)
-        fitted = fit_number(run, recorded, case.faulty)
+        fitted = fit_output(case, region, number, compute, recorded)
         if fitted is None or fitted >= _LARGEST_EPS:
             continue
         eps = fitted if fitted > _ZERO_EPS * recorded else 0.0
-        output = compute(eps)
-        if output is not None:
-            text, parameters = f"epsilon = {eps:.2g}", {"epsilon": eps}
-            yield Change(number, output, "epsilon", text, f"uses {recorded:.2g}", parameters)
+        text, contrast = f"epsilon = {eps:.2g}", f"uses {recorded:.2g}"
+        yield Change(number, compute(eps), "epsilon", text, contrast, {"epsilon": eps})
+
+
+def _compute_with_eps(step: Step, eps: float) -> AnyArray:
+    """Return a step's output with another epsilon; the recorded one if it does not fit."""
+    keywords = {**step.keywords, "eps": np.asarray(eps)}
+    output = replace(step, keywords=keywords).compute(step.list_arrays())
+    return step.output if output is None else output
 
 
 def _read_norm(step: Step, max_distance: float) -> _Norm | None:

@@ -73,9 +73,7 @@ def _list_surplus_steps(case: FaultCase, region: Region) -> Iterator[Change]:
             steps = [region.steps[skipped] for skipped in skipped_numbers]
             omission = describe_omission(case, region, number, steps, source)
             if has_replacement and omission.cause == "missing-step" and len(steps) > 1:
-                if not {step.kind for step in steps} & ACTIVATION_KINDS:
-                    continue  # they are not missing
-                omission = replace(omission, cause="activation-kind")  # another one is applied
+                continue  # they are not missing
             change = Change(
                 number,
                 output,
