@@ -96,7 +96,6 @@ FAULTS: Mapping[str, Fault] = {
         "missing-step",
         change_model(is_teacher_masked=True),
         equivalents=("mask-missing", "mask-kind", "input-source"),
-        held_out=True,
     ),
     "center_shared": Fault(
         "both losses have a buffer of the name center: that of patches gets the one of class "
@@ -104,7 +103,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-swapped",
         _share_center,
         equivalents=("input-source", "constant-offset", "argument"),
-        held_out=True,
     ),
 }
 

@@ -115,14 +115,12 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-scaled",
         change_model(is_gate_gradient_exchanged=True),
         equivalents=("input-order", "input-source", "missing-step"),
-        held_out=True,
     ),
     "teacher_unshuffled": Fault(
         "the loader shuffles images and labels, but not the teacher's logits, which it has saved",
         "batch",
         change_model(is_teacher_unshuffled=True),
         equivalents=("loss-target", "row-shift", "input-order", "input-source"),
-        held_out=True,
     ),
 }
 

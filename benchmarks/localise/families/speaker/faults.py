@@ -116,7 +116,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-missing",
         change_model(is_attention_masked=False),
         equivalents=("mask-kind", "missing-term", "missing-step", "input-source"),
-        held_out=True,
     ),
     "classes_axis": Fault(
         "the classes' weights are normalized over the classes, as in code that holds a class in "
@@ -125,7 +124,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(class_axis=0),
         lambda *_: [Anywhere(r"(?i)ax[ie]s|dim|row|column|norm|length|transpos")],
         equivalents=("argument", "axes-swapped", "norm-kind"),
-        held_out=True,
     ),
 }
 

@@ -114,14 +114,12 @@ FAULTS: Mapping[str, Fault] = {
         "input-source",
         change_model(are_features_raw=True),
         equivalents=("missing-step", "activation-kind", "layer-order"),
-        held_out=True,
     ),
     "contrast": Fault(
         "a channel's gate reads the mean of its pixels plus their deviation, as in IMDN",
         "pooling",
         change_model(has_contrast=True),
         equivalents=("missing-term", "missing-step", "input-source"),
-        held_out=True,
     ),
 }
 

@@ -95,14 +95,12 @@ FAULTS: Mapping[str, Fault] = {
         "axes-swapped",
         change_model(are_words_by_step=True),
         equivalents=("input-order", "row-shift", "input-source", "missing-step"),
-        held_out=True,
     ),
     "carry_stopped": Fault(
         "the backward pass of a fused highway lacks the gradient of the input that it carries",
         "gradient-stopped",
         change_model(is_carry_stopped=True),
         equivalents=("missing-term", "skip-missing"),
-        held_out=True,
     ),
 }
 

@@ -127,14 +127,12 @@ FAULTS: Mapping[str, Fault] = {
         "skip-source",
         change_model(is_last_skip_short=True),
         equivalents=("input-source", "residual-order"),
-        held_out=True,
     ),
     "months_strings": Fault(
         "months are categories of strings: their codes are in the order 1, 10, 11, 12, 2",
         "batch",
         change_model(are_months_strings=True),
         equivalents=("input-source",),
-        held_out=True,
     ),
 }
 
