@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from operator import or_
 
 import numpy as np
 
@@ -35,6 +36,8 @@ _MASK_SHARE = 0.5
 #: Relative L2 between the sorted elements of one value in two layouts, or on both sides: rounding.
 _SAME_ELEMENTS_DISTANCE = 1e-5
 
+#: Kinds of the ops that take a part of a value.
+_SELECTING_KINDS = {"slice", "split", "unbind", "reshape", "squeeze", "expand_dims"}
 #: Arrays without axes, for "no bias" and "no weight".
 ZERO, ONE = np.zeros(()), np.ones(())
 
@@ -106,6 +109,8 @@ class FaultCase:
     faulty_routing: Routing | None = None
     #: returns the agreeing values of a shape that the faithful side holds before this one
     find_other_values: Callable[[tuple[int, ...]], Sequence[Operand]] = lambda _: ()
+    #: returns the agreeing values of the faithful side that a value may be a part of
+    find_wholes: Callable[[int], Sequence[Operand]] = lambda _: ()
     #: returns a value of the faithful side in the layout in which it was computed; None if unknown
     load_value: Callable[[int], AnyArray | None] = lambda _: None
     #: returns the agreeing gradients of its size that the faithful side holds before this one
@@ -176,6 +181,15 @@ class FaultCase:
     def is_source(self) -> bool:
         """Whether no op computed the value: a parameter, a constant or the batch."""
         return self.finding.is_given or self.finding.kind == "input"
+
+    @cached_property
+    def is_of_batch(self) -> bool:
+        """Whether the value is an input of both runs, or a part of one that an op takes."""
+        sides = ((self.region, self.call), (self.faulty_region, self.faulty_call))
+        are_given = [region is None and call is None for region, call in sides]
+        are_parts = [region is not None and _takes_part(region) for region, _ in sides]
+        is_part = any(are_parts) and all(map(or_, are_given, are_parts))
+        return self.finding.kind == "input" or (self.phase == FORWARD and is_part)
 
     @property
     def is_of_loss(self) -> bool:
@@ -340,6 +354,14 @@ class FaultCase:
         if self.faulty_side == "target":
             return describe_scalings(faulty, faithful, factor)
         return describe_scalings(faithful, faulty, 1 / factor)
+
+
+def _takes_part(region: Region) -> bool:
+    """Return whether a region only takes a part of what was given to the run."""
+    return all(
+        step.kind in _SELECTING_KINDS and any(item.is_given for item in step.inputs)
+        for step in region.steps
+    )
 
 
 def find_masked(array: AnyArray) -> Flags:

@@ -86,8 +86,40 @@ def find_other_values(
     return list(islice(recorded_operands, _MAX_OTHER_VALUES))
 
 
+def find_wholes(index: ComparisonIndex, side: int, value: int) -> Sequence[Operand]:
+    """Return forward values that both sides have and that are longer than a value along one axis.
+
+    They were there before it, the nearest first: it may be a part of one.
+    """
+    flow = index.flows[side]
+    shape = flow.shapes[value] or ()
+    wholes = [
+        other
+        for other in np.flatnonzero(flow.sizes > flow.sizes[value]).tolist()
+        if _is_longer(flow.shapes[other] or (), shape)
+    ]
+    values = _select_earlier_values(index, side, value, wholes)
+    operands = (_make_operand(index, side, other) for other in values)
+    return list(islice((item for item in operands if item is not None), _MAX_OTHER_VALUES))
+
+
+def _is_longer(shape: tuple[int, ...], part_shape: tuple[int, ...]) -> bool:
+    """Return whether a tensor is longer than another one along one axis and alike in the others."""
+    if len(shape) != len(part_shape):
+        return False
+    return sum(length != part for length, part in zip(shape, part_shape, strict=True)) == 1
+
+
 def list_other_values(index: ComparisonIndex, side: int, value: int, size: int) -> list[int]:
-    """Return agreeing forward values of a size that are no parameters, the nearest first.
+    """Return agreeing forward values of a size that are no parameters, the nearest first."""
+    values = np.flatnonzero(index.flows[side].sizes == size).tolist()
+    return _select_earlier_values(index, side, value, values)
+
+
+def _select_earlier_values(
+    index: ComparisonIndex, side: int, value: int, others: Sequence[int]
+) -> list[int]:
+    """Return those of some values that are agreeing forward values, the nearest first.
 
     They were there before ``value``; before a gradient, the nearest are those around the value that
     it is the gradient of. Inputs of the run, such as the batch, come last.
@@ -100,7 +132,7 @@ def list_other_values(index: ComparisonIndex, side: int, value: int, size: int) 
         forward_values = [key for key, item in flow.recorded_gradients.items() if item == value]
         place = max((int(flow.producers[key]) for key in forward_values), default=place)
     candidates = []
-    for other in np.flatnonzero(flow.sizes == size).tolist():
+    for other in others:
         producer = int(flow.producers[other])
         is_earlier = phases[other] == FORWARD and producer < last_op
         is_shared = other in index.agreed_classes[side] and not parameters[other]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, permutations
 from math import gcd
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ..model.arrays import AnyArray
 from ..model.scaled_sums import compute_norm
+from .layouts import REARRANGED_ERROR
 
 _MATRIX_AXES = 2
 #: End of a layout in which the joined parts are transposed.
@@ -27,7 +28,8 @@ def join_parts(
     Three orders are tried along the first and the last axis, with every permutation of the parts:
     one part after the other ('concat'), block by block ('blocks(g)': query groups with their keys
     and values), and element by element ('interleaved': fused gate and up). A matrix of none of
-    these shapes may hold them transposed. Parts that are
+    these shapes may hold them transposed, and so may each matrix of a stack that is far from all of
+    them. Parts that are
     ``is_numbered`` keep their order, and may be stacked along a new first axis, as they are or
     with their last two axes exchanged. Raises ValueError if the shapes cannot be joined.
     """
@@ -35,6 +37,25 @@ def join_parts(
     candidates = _list_candidates(fused, parts, orders)
     if is_numbered:
         candidates = chain(_list_stacks(fused, parts), candidates)
+    nearest = _find_nearest(fused, candidates)
+    if nearest is None and _fit_transposed(fused, parts):
+        layout, joined = join_parts(fused.T, parts, is_numbered=is_numbered)
+        return f"{layout}{_TRANSPOSED}", joined.T
+    if nearest is not None and fused.ndim > _MATRIX_AXES and not is_numbered:
+        turned = fused.swapaxes(-1, -2)
+        if nearest[0] > REARRANGED_ERROR * compute_norm(fused.astype(np.float64)):
+            other = _find_nearest(turned, _list_candidates(turned, parts, orders))
+            if other is not None and other[0] < nearest[0]:
+                return f"{other[1]}{_TRANSPOSED}", other[2].swapaxes(-1, -2)
+    if nearest is None:
+        raise ValueError(f"parts of {[part.shape for part in parts]} do not make up {fused.shape}")
+    return nearest[1], nearest[2]
+
+
+def _find_nearest(
+    fused: AnyArray, candidates: Iterable[tuple[str, AnyArray]]
+) -> tuple[float, str, AnyArray] | None:
+    """Return (L2 distance, layout, array) of the candidate nearest to ``fused``."""
     nearest: tuple[float, str, AnyArray] | None = None
     for layout, candidate in candidates:
         distance = compute_norm(candidate.astype(np.float64) - fused.astype(np.float64))
@@ -42,12 +63,7 @@ def join_parts(
             nearest = (distance, layout, candidate)
         if distance == 0:
             break
-    if nearest is None and _fit_transposed(fused, parts):
-        layout, joined = join_parts(fused.T, parts, is_numbered=is_numbered)
-        return f"{layout}{_TRANSPOSED}", joined.T
-    if nearest is None:
-        raise ValueError(f"parts of {[part.shape for part in parts]} do not make up {fused.shape}")
-    return nearest[1], nearest[2]
+    return nearest
 
 
 def _fit_transposed(fused: AnyArray, parts: Sequence[AnyArray]) -> bool:
@@ -66,7 +82,7 @@ def cut_part(fused: AnyArray, parts: Sequence[AnyArray], number: int) -> AnyArra
     """
     layout, _ = join_parts(fused, parts)
     if layout.endswith(_TRANSPOSED):
-        return cut_part(fused.T, parts, number)
+        return cut_part(fused.swapaxes(-1, -2), parts, number)
     ends = np.cumsum([part.size for part in parts])
     places = [
         np.arange(end - part.size, end).reshape(part.shape)

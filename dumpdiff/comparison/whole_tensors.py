@@ -160,7 +160,8 @@ def _measure_class_pair(
     """Measure a pair of classes by ``tensors``, else by what their producers or a parameter have.
 
     The tensors of a class may hold its numbers in several orders: those before and after a roll, or
-    the gradients of a flipped kernel and of the parameter that was flipped. Two of one shape need
+    the gradients of a flipped kernel and of the parameter that was flipped. What is computed from
+    sorted numbers is put back in the order of before. Two of one shape need
     not be in one order. In a dump of a few ops they may even be two values: a rotation keeps the
     norm and may keep the extremes. Then equal statistics count.
     """
@@ -175,7 +176,12 @@ def _measure_class_pair(
     if has_equal_statistics and _may_be_other_values(alignment, row, written_tensors):
         return Measurement(row, written_tensors)
     read_tensors = _list_read_tensors(alignment, row, tensors)
-    for group in ([written_tensors], _find_parameter_gradients(alignment, row), read_tensors):
+    for group in (
+        [written_tensors],
+        _find_last_outputs(alignment, row),
+        _find_parameter_gradients(alignment, row),
+        read_tensors,
+    ):
         others = [other for other in group if other != tensors]
         try:
             measurements = [
@@ -187,6 +193,21 @@ def _measure_class_pair(
             worst = max(measurements, key=_get_error)
             measurement = min(measurement, worst, key=_get_error)
     return measurement
+
+
+def _find_last_outputs(alignment: Alignment, row: int) -> list[tuple[int, int]]:
+    """Return what the last ops that give out the values of a pair wrote."""
+    tensors = []
+    for flow, values in (
+        (alignment.target, alignment.classes["target"]),
+        (alignment.reference, alignment.classes["reference"]),
+    ):
+        is_output = flow.is_output & (flow.tensor_class == int(values.iat[row]))
+        outputs = np.flatnonzero(is_output & (flow.tensors["file"] != "").to_numpy())
+        if not len(outputs):
+            return []
+        tensors.append(int(outputs[np.argmax(flow.tensors["op"].to_numpy()[outputs])]))
+    return [(tensors[0], tensors[1])]
 
 
 def _list_read_tensors(

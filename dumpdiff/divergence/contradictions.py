@@ -42,7 +42,8 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     if one was recorded: other operators, other inputs, or values without a partner before it. If
     both sides compute it by one operator from partners, it stays a difference, and so does what
     follows from it. If nothing follows from it, it is isolated: what was computed from it agrees,
-    so the operators did not read the numbers that one record holds. That the scores of a softmax
+    so the operators did not read the numbers that one record holds, unless the pair was only a
+    guess and other operators read it on either side. That the scores of a softmax
     are partners shows nothing if their statistics do not show the scores. A gradient is not
     isolated if its statistics differ by what may be noise: that of a root near zero multiplies
     errors which its input does not show.
@@ -61,7 +62,8 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
         is_same = _has_same_operation(graph, walk, node, equivalent_kinds)
         if is_same and not ancestry.has_diverged:
             if not has_consequence[node]:
-                state[node] = RECONVERGED if _may_be_noise(graph, node) else ISOLATED
+                is_excused = _may_be_noise(graph, node) or _is_no_partner(graph, node)
+                state[node] = RECONVERGED if is_excused else ISOLATED
             elif not _reads_hidden_scores(graph, node):
                 state[node] = INTRODUCED
         elif any(state[ancestor] in DIVERGED for ancestor in ancestry.ancestors):
@@ -74,6 +76,12 @@ def _may_be_noise(graph: JointGraph, node: int) -> bool:
     pair = graph.comparison.pairs.iloc[node]
     is_gradient = graph.phase[node] == BACKWARD and pair["metric"] == "statistics"
     return is_gradient and bool(pair["error"] <= _NOISE_TOLERANCES * pair["tolerance"])
+
+
+def _is_no_partner(graph: JointGraph, node: int) -> bool:
+    """Return whether a pair was a guess that what reads it does not confirm: two other values."""
+    is_guess = graph.comparison.pairs["evidence"].iat[node] in GUESSES
+    return is_guess and _has_other_readers(graph, node)
 
 
 def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:

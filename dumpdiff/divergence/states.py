@@ -53,6 +53,9 @@ _NEAR_ERROR = 0.05
 #: Times the largest error that a value depends on, up to which its own follows from that one by
 #: statistics: as for values that are amplified, see ``forward_walk``.
 _CONSEQUENCE_FACTOR = 10
+#: Tolerances that an error may be which agrees, and which nothing else has to confirm: each side has
+#: the rounding errors of an op.
+_BOTH_ROUNDINGS = 2
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     is_gradient = (graph.phase[: len(pairs)] == BACKWARD) & (pairs["metric"] == "statistics")
     usual_errors = allowed_errors / np.where(is_gradient, GRADIENT_FACTOR, 1)
     noticed_errors = np.where(usual_errors > errors, usual_errors, errors)
-    exceeds_tolerance = errors > tolerances
+    exceeds_tolerance = errors > _BOTH_ROUNDINGS * tolerances
     is_final = _flag_final_differences(graph)
     limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())
     final_state = _find_reconverged(graph, walk, is_final, *limits)
@@ -376,7 +379,9 @@ def _judge_slot_pairs(
         if any(walk.state[related] in DIVERGED for related in related_nodes):
             state[node] = PROPAGATED
             continue
-        changed_nodes = [n for n in related_nodes if state[n] in UNKNOWN and graph.children[n]]
+        uncompared_states = {*UNKNOWN, RECONVERGED} if _passes_value(graph, pair) else UNKNOWN
+        changed_nodes = [n for n in related_nodes if state[n] in uncompared_states]
+        changed_nodes = [n for n in changed_nodes if graph.children[n]]
         if pair.slot_kind == "output" and changed_nodes:
             has_consequence = _leads_to_difference(graph, state, changed_nodes)
             state[node] = INTRODUCED if has_consequence else RECONVERGED
@@ -397,6 +402,13 @@ def _judge_slot_pairs(
             state[node] = PROPAGATED
         elif not (differing_ancestors and state[node] == RECONVERGED):
             state[node] = INTRODUCED if _is_final_gradient(graph, pair) else ISOLATED
+
+
+def _passes_value(graph: JointGraph, pair: SlotPair) -> bool:
+    """Return whether one of the ops returns a value that it was given, such as one times it."""
+    target, reference = graph.sides
+    producers = (target.flow.producers[pair.target], reference.flow.producers[pair.reference])
+    return producers != (pair.target_op, pair.reference_op)
 
 
 def _leads_to_difference(graph: JointGraph, state: list[str], nodes: list[int]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -33,10 +33,16 @@ _NONLINEAR = frozenset(
      "sigmoid", "silu", "gelu", "tanh", "relu", "abs", "sin", "cos", "erf",
      "layer_norm", "rms_norm", "batch_norm"}
 )  # fmt: skip
+#: It makes a constant, and is recorded without what it reads.
+_CONSTANT_KIND = "full"
+#: A comparison of the inputs selects what flows back; where they are equal, it is halved before.
+_SELECTIONS = frozenset({"maximum", "minimum"})
 #: The gradient is computed with the values of the forward call.
 VALUE_DEPENDENT_KINDS = PRODUCT_KINDS | _NONLINEAR
 #: Of terms that are broadcast; terms of one size are not told apart.
 _SUMS = frozenset({"add", "sub"})
+#: What flows back is the gradient of the output, whatever is added up.
+_REDUCTIONS = frozenset({"sum", "mean"})
 #: Of several inputs, whose gradients are computed by like ops in any order.
 _MANY_INPUTS = frozenset(
     {"where", "addcmul", "addcdiv", "lerp", "atan2", "hypot", "xlogy", "logaddexp", "maximum",
@@ -405,7 +411,7 @@ class _Sweep:
         if len(bases) == 1 and bases[0] is not None:
             self.forward_bases.update(dict.fromkeys(writes, bases[0]))
             return
-        if self.kinds[op] == "add" and self._label_sum(reads, writes[0]):
+        if self.kinds[op] == "add" and self.label_sum(reads, writes[0]):
             return
         self._start_at_weight(op)
         paths = list(self._continue_paths(op))
@@ -485,16 +491,30 @@ class _Sweep:
         for _, like_paths in groupby(sorted(paths, key=rank_path), rank_path):
             ends = [ends for path in like_paths for ends in self._list_ends(op, path)]
             if ends:
-                if len(set(ends)) == 1 or self._are_like_terms(ends):
+                if self._are_like_sums(ends):
+                    yield from dict.fromkeys(chain.from_iterable(ends))
+                elif len(set(ends)) == 1 or self._are_like_terms(ends):
                     yield from ends[0]
                 return
 
     def _are_like_terms(self, ends: Sequence[tuple[tuple[int, int, int], ...]]) -> bool:
         """Return whether all ends are terms of one shape that are added: they have one gradient."""
-        outputs = {output for end in ends for _, output, _ in end}
         shapes = {self.flow.shapes[value] for end in ends for _, _, value in end}
-        kinds = {self.kinds[self._get_forward_producer(output)] for output in outputs}
-        return kinds == {"add"} and len(shapes) == 1
+        return self._list_end_kinds(ends) == {"add"} and len(shapes) == 1
+
+    def _are_like_sums(self, ends: Sequence[tuple[tuple[int, int, int], ...]]) -> bool:
+        """Return whether all ends are elements of sums that have one gradient, of like shapes.
+
+        What flows back to them is spread once for all of them.
+        """
+        shapes = {(self.flow.shapes[x], self.flow.shapes[y]) for end in ends for _, y, x in end}
+        kinds = self._list_end_kinds(ends)
+        return len(kinds) == len(shapes) == 1 and kinds <= _REDUCTIONS
+
+    def _list_end_kinds(self, ends: Sequence[tuple[tuple[int, int, int], ...]]) -> set[str]:
+        """Return the kinds of the forward ops through which the ends lead."""
+        outputs = {output for end in ends for _, output, _ in end}
+        return {self.kinds[self._get_forward_producer(output)] for output in outputs}
 
     def _list_ends(self, op: int, path: _Path) -> list[tuple[tuple[int, int, int], ...]]:
         """Return the possible ends of a path here, each (written value, output, input) in order.
@@ -520,7 +540,8 @@ class _Sweep:
         producer = self._get_forward_producer(path.output)
         kind = self.kinds[producer]
         is_product = kind in PRODUCT_KINDS and len(self.flow.operands[producer]) > 1
-        if (is_product or kind in _NONLINEAR) and not path.used_values:
+        depends_on_values = is_product or kind in _NONLINEAR or kind in _SELECTIONS
+        if depends_on_values and not path.used_values:
             return []
         is_fused = "Grad" in self.flow.trace.ops["kind"].iat[op]
         if path.n_steps < _MIN_STEPS.get(kind, 1) and not is_fused:
@@ -638,7 +659,7 @@ class _Sweep:
                 return True
         return False
 
-    def _label_sum(self, reads: Sequence[int], written: int) -> bool:
+    def label_sum(self, reads: Sequence[int], written: int) -> bool:
         """Label a sum of gradients that flow back to one value; return whether it is one."""
         size = self.flow.sizes[written]
         counts: dict[int, int] = defaultdict(int)
@@ -724,10 +745,13 @@ def _infer_gradients(
     sweep = _Sweep(flow, kinds)
     for value, gradient in known_gradients.items():
         sweep.add_share(gradient, value)
+    unchanged_sums = _list_unchanged_sums(flow, kinds)
     for op, phase in enumerate(flow.phases):
-        is_computing = bool(flow.reads[op] and flow.writes[op])
-        if phase == BACKWARD and is_computing:
+        is_known = bool(flow.reads[op]) or kinds[op] == _CONSTANT_KIND
+        if phase == BACKWARD and is_known and flow.writes[op]:
             sweep.label_outputs(op)
+        elif op in unchanged_sums:
+            sweep.label_sum(flow.operands[op], unchanged_sums[op])
     edges = np.array(list(sweep.by_edge), dtype=np.int64).reshape(-1, 2)
     has_detour = _flag_detours(flow, edges[:, 0], edges[:, 1]).tolist()
     by_edge = {
@@ -744,6 +768,21 @@ def _infer_gradients(
         if value not in kept_parameters
     }
     return Gradients(by_value, by_edge)
+
+
+def _list_unchanged_sums(flow: Flow, kinds: Sequence[str]) -> dict[int, int]:
+    """Return op -> its result, of the sums of gradients that have the numbers of one term.
+
+    The other term is rounding, as what flows back through the maximum that a softmax subtracts.
+    """
+    is_sum = np.array([kind == "add" for kind in kinds], dtype=bool) & flow.flag_phase(BACKWARD)
+    ops = flow.tensors["op"].to_numpy()
+    rows = np.flatnonzero(flow.is_output & (flow.tensor_class >= 0) & is_sum[ops])
+    return {
+        op: value
+        for op, value in zip(ops[rows].tolist(), flow.tensor_class[rows].tolist(), strict=True)
+        if not flow.writes[op] and value in flow.operands[op]
+    }
 
 
 def _follow_sums(flow: Flow, kinds: Sequence[str], gradient: int) -> int:

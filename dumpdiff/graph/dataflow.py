@@ -27,6 +27,7 @@ from .partitions import find_partitions
 from .passing_values import flag_passing_values
 from .scaled_gradients import find_scaled_gradients
 from .value_classes import flag_doubtful_files
+from .written_states import find_written_states
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -167,9 +168,9 @@ class Flow:
 
     @cached_property
     def has_known_sources(self) -> Flags:
-        """(classes,) true for :attr:`partitions` and :attr:`scaled_gradients`."""
+        """(classes,) true for what is known to come from others although no op produced it."""
         flags = np.zeros(len(self.classes), dtype=bool)
-        flags[[*self.partitions, *self.scaled_gradients]] = True
+        flags[[*self.partitions, *self.scaled_gradients, *self.written_states]] = True
         return flags
 
     @cached_property
@@ -429,6 +430,16 @@ class Flow:
         """Class that the update reads and no recorded op produced -> (gradient, coefficient)."""
         slots = self.slots[self.classes["tensor"]].tolist()
         return find_scaled_gradients(self.classes, self.consumers, self.trace.ops, slots)
+
+    @cached_property
+    def written_states(self) -> dict[int, tuple[int, ...]]:
+        """State that the call of a layer overwrote -> what the layer was called with."""
+        names = self.tensors["parameter"].to_numpy()
+        in_forward = self.flag_phase(FORWARD)[self.tensors["op"].to_numpy()]
+        is_named = (names != "") & in_forward & (self.tensor_class >= 0)
+        is_named[is_named] = self.producers[self.tensor_class[is_named]] < 0
+        values = pd.DataFrame({"name": names[is_named], "value": self.tensor_class[is_named]})
+        return find_written_states(values, self.consumers, self.reads, self.parents)
 
     @cached_property
     def multiples_of_gradients(self) -> dict[int, list[int]]:

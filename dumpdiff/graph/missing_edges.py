@@ -41,7 +41,7 @@ def has_missing_producer(flow: Flow, value: int) -> bool:
 def _lacks_producer(flow: Flow, value: int) -> bool:
     if not flow.may_lack_producer[value]:
         return False
-    if value in flow.partitions or value in flow.scaled_gradients:
+    if flow.has_known_sources[value]:
         return True
     if _is_parameter_like(flow, value):
         return bool(find_unread_parts(flow, value))  # an assignment reads what it stores last
@@ -125,6 +125,8 @@ def _find_parts(flow: Flow, value: int) -> Bridge | None:
         return Bridge((flow.partitions[value],), "part")
     if value in flow.scaled_gradients:
         return Bridge(flow.scaled_gradients[value], "multiple")
+    if value in flow.written_states:
+        return Bridge(flow.written_states[value], "state")
     scalars = _find_stacked_scalars(flow, flow.consumers[value][0], value)
     if scalars:
         return Bridge(scalars, "stack")

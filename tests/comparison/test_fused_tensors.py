@@ -140,6 +140,15 @@ def test_a_kernel_holds_the_weights_of_a_cell_transposed():
     np.testing.assert_array_equal(cut_part(kernel, [of_input, of_state], 1), of_state)
 
 
+def test_each_matrix_of_a_stack_may_be_transposed():
+    """einsum("bnk,ndk->bnd") holds the waves of each number in its columns."""
+    cosine, sine = (np.stack(make_weights(8, 8, 8, columns=16, seed=seed)) for seed in (0, 1))
+    fused = np.concatenate([cosine, sine], axis=1).transpose(0, 2, 1)
+    layout, joined = join_parts(fused, [sine, cosine])
+    assert layout == "concat(1,0) of axis 1, transposed"
+    np.testing.assert_array_equal(joined, fused)
+
+
 def test_matrices_of_other_sizes_do_not_fit_transposed_either():
     with pytest.raises(ValueError, match="do not make up"):
         join_parts(np.zeros((4, 4)), [np.zeros((4, 1)), np.zeros((4, 1))])

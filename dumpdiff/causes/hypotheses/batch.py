@@ -24,7 +24,7 @@ def suggest_other_batch(case: FaultCase) -> Iterator[Candidate]:
     Positions are given, too. They count along their last axis, and a batch does not.
     """
     faulty, faithful = case.faulty, case.faithful
-    is_batch = case.finding.kind == "input" and case.is_discrete and faulty.shape == faithful.shape
+    is_batch = case.is_of_batch and case.is_discrete and faulty.shape == faithful.shape
     if not is_batch or _is_counting(faulty) or _is_counting(faithful):
         return
     places = np.argwhere(faulty != faithful)
@@ -45,7 +45,7 @@ def suggest_scaled_batch(case: FaultCase) -> Iterator[Candidate]:
     Pixels from 0 to 255 in place of 0 to 1, or another mean and standard deviation.
     """
     faithful = case.faithful
-    if case.finding.kind != "input" or case.is_discrete or faithful.size < _MIN_ELEMENTS:
+    if not case.is_of_batch or case.is_discrete or faithful.size < _MIN_ELEMENTS:
         return
     factor = fit_factor(faithful, case.faulty)
     yield Candidate(
@@ -80,7 +80,7 @@ def suggest_changed_batch(case: FaultCase) -> Iterator[Candidate]:
     Padding that repeats the last number before it, or other columns, rows or elements.
     """
     faulty, faithful = case.faulty, case.faithful
-    if case.finding.kind != "input" or case.is_discrete or faulty.shape != faithful.shape:
+    if not case.is_of_batch or case.is_discrete or faulty.shape != faithful.shape:
         return
     is_changed = faulty != faithful
     n_changed = int(is_changed.sum())

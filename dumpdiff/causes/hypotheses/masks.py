@@ -14,6 +14,8 @@ from .attention import is_cross_attention
 
 #: Fewest tokens that show a window or a bias by distance.
 _MIN_TOKENS = 4
+#: Fewest elements of a mask that another one is not by chance when it is moved.
+_MIN_MASK_ELEMENTS = 16
 #: A bias by distance is one slope per head to this share of its largest value.
 _MAX_SLOPE_ERROR = 1e-4
 
@@ -56,6 +58,25 @@ def suggest_other_mask(case: FaultCase) -> Iterator[Candidate]:
                     unchanged=unchanged,
                     cause="mask-fill",
                 )
+
+
+def suggest_rolled_mask(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that a mask of zeros and ones, or of truth values, begins at another place.
+
+    A mask of tokens with a place for a first one has that place at its end.
+    """
+    faithful = case.faithful
+    is_mask = faithful.size >= _MIN_MASK_ELEMENTS and np.isin(faithful, (0, 1)).all()
+    if case.phase != FORWARD or case.is_source or not is_mask or np.ptp(faithful) == 0:
+        return
+    for axis, length in enumerate(faithful.shape):
+        for shift in range(1, length):
+            rolled = np.roll(faithful, shift, axis)
+            if np.array_equal(rolled, case.faulty):
+                signed = shift if 2 * shift <= length else shift - length
+                text = f"a mask rolled by {signed} along axis {axis - faithful.ndim}"
+                yield Candidate(rolled, text, unchanged=faithful, cause="mask-shifted")
+                return
 
 
 def _list_scores(case: FaultCase, hidden: Flags) -> Iterator[AnyArray]:
@@ -184,5 +205,6 @@ def _format_slopes(slopes: Floats) -> str:
 
 HYPOTHESES = (
     Hypothesis("mask-kind", suggest_other_mask),
+    Hypothesis("mask-shifted", suggest_rolled_mask),
     Hypothesis("relative-bias", suggest_distance_bias),
 )

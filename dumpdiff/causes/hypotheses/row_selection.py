@@ -81,6 +81,8 @@ def suggest_other_rows(case: FaultCase) -> Iterator[Candidate]:
         if faithful_ids is None or faulty_ids is None or np.array_equal(faithful_ids, faulty_ids):
             continue
         description, contrast, cause = _describe_rows(faulty_ids, faithful_ids)
+        if cause == "row-shift" and _are_given(case, faulty_ids, faithful_ids):
+            description, cause = f"{description}: the batch has other indices", "batch"
         yield Candidate(
             table.array[faulty_ids].reshape(shape),
             description,
@@ -89,6 +91,24 @@ def suggest_other_rows(case: FaultCase) -> Iterator[Candidate]:
             unchanged=table.array[faithful_ids].reshape(shape),
             cause=cause,
         )
+
+
+def _are_given(case: FaultCase, ids: Ints, faithful_ids: Ints) -> bool:
+    """Return whether both sides read their indices as they were given to the run.
+
+    One side may have read more of them, of which a later op takes a part.
+    """
+    sides = ((case.faulty_operands, ids), (case.operands, faithful_ids))
+    return all(
+        any(
+            not operand.kind
+            and operand.array.dtype.kind in "iu"
+            and operand.array.size >= rows.size
+            and np.isin(rows, operand.array).all()
+            for operand in operands
+        )
+        for operands, rows in sides
+    )
 
 
 def _find_rows(row_numbers: Mapping[bytes, int], array: AnyArray) -> Ints | None:

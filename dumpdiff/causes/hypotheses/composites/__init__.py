@@ -44,6 +44,7 @@ from .quantizers import list_quantizers, list_scale_axes, list_step_limits
 from .recorded_differences import list_recorded_differences
 from .reduction_axes import (
     list_common_reduction_axes,
+    list_interleaved_groups,
     list_reduction_axes,
     list_softmax_axes,
 )
@@ -97,6 +98,7 @@ HYPOTHESES = (
     Hypothesis("quantization-axis", make_search(list_scale_axes)),
     Hypothesis("reduction-axis", make_search(list_reduction_axes)),
     Hypothesis("reduction-axis", make_search(list_common_reduction_axes)),
+    Hypothesis("axes-swapped", make_search(list_interleaved_groups)),
     Hypothesis("loss-kind", make_search(list_other_loss_functions)),
     Hypothesis("loss-threshold", make_search(list_other_thresholds)),
     Hypothesis("softmax-axis", make_search(list_softmax_axes)),

@@ -242,6 +242,14 @@ def _adds_bias(step: Step) -> bool:
     return any(item.is_parameter and item.array.ndim == 1 for item in step.inputs)
 
 
+def _norms_joined_parts(formula: _Formula, own_formula: _Formula, kinds: set[str]) -> bool:
+    """Return whether one side applies the other's norm to parts, which it joins."""
+    norms = kinds & _NORM_KINDS
+    if "concat" not in kinds or len(norms) != 1 or kinds != {*norms, "concat"}:
+        return False
+    return all(each.kinds.keys() >= norms for each in (formula, own_formula))
+
+
 def _name_difference(case: FaultCase, formula: _Formula, own_formula: _Formula) -> str:
     """Return the cause of what two formulas differ in; '' if it has no name."""
     surplus, own_surplus = formula.kinds - own_formula.kinds, own_formula.kinds - formula.kinds
@@ -254,6 +262,7 @@ def _name_difference(case: FaultCase, formula: _Formula, own_formula: _Formula) 
         "loss-kind": case.is_of_loss and bool(kinds & _LOSS_FUNCTIONS),
         "loss-reduction": case.is_of_loss and kinds <= _AVERAGING_KINDS,
         "pooling": kinds <= _AVERAGING_KINDS,
+        "norm-groups": _norms_joined_parts(formula, own_formula, kinds),
         "norm-kind": is_exchange and is_of_norm,
         "norm-missing": bool(kinds & _NORM_KINDS),
         "activation-kind": is_exchange and kinds - {"add_scalar"} <= _ELEMENT_KINDS,

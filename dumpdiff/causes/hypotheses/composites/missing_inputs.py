@@ -221,7 +221,8 @@ def _name_missing_mask(mask: StepInput) -> tuple[str, str]:
 def _name_missing_gradient(step: Step, step_input: StepInput) -> tuple[str, str]:
     """Return (cause, description) of an input of the backward pass that is left out.
 
-    Without an addend no gradient flows back through it; without a factor all of it does.
+    Without an addend no gradient flows back through it; without a factor all of it does. So it
+    does where the derivative of a function is left out.
     """
     if step_input.producer_kind in _COMPARISON_KINDS:
         return _name_missing_mask(step_input)
@@ -229,6 +230,8 @@ def _name_missing_gradient(step: Step, step_input: StepInput) -> tuple[str, str]
         return "gradient-scaled", f"a gradient that is not divided by {step_input.name}"
     if step.kind == "mul":
         return "gradient-scaled", f"a gradient that is not multiplied by {step_input.name}"
+    if step.kind.removeprefix("grad:") in ACTIVATION_KINDS:
+        return "straight-through", f"the gradient passed on by {step.name} ({step.kind}) as it is"
     return "gradient-stopped", f"the gradient through {step_input.name} missing"
 
 
@@ -251,7 +254,8 @@ def _name_missing_input(
     skip = _describe_skip(region, step, step_input)
     if skip:
         return "skip-missing", f"without {skip} in the sum {step.name}"
-    return "missing-term", f"without {step_input.name} in {step.name} ({step.kind})"
+    cause = "missing-step" if step.kind == "where" else "missing-term"
+    return cause, f"without {step_input.name} in {step.name} ({step.kind})"
 
 
 def _is_neutral(case: FaultCase, step: Step, step_input: StepInput) -> bool:

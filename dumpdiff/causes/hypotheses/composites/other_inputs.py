@@ -251,7 +251,7 @@ def _find_whole(case: FaultCase, step_input: StepInput, array: AnyArray) -> str:
 
     An op that was not recorded cut it out; '' if there is no such value.
     """
-    for operand in case.list_shared_operands():
+    for operand in (*case.list_shared_operands(), *case.find_wholes(step_input.value)):
         is_larger = int(np.prod(operand.shape)) > step_input.array.size > 1
         if not is_larger or not operand.agrees or not operand.is_floating:
             continue

@@ -112,6 +112,51 @@ def list_common_reduction_axes(case: FaultCase, region: Region) -> Iterator[Chan
             )
 
 
+def list_interleaved_groups(case: FaultCase, region: Region) -> Iterator[Change]:
+    """Reduce groups of every n-th element where a group has those in a row, and the reverse."""
+    for number, step in enumerate(region.steps):
+        axis = _find_dropped_axis(step)
+        if axis is None:
+            continue
+        x = step.inputs[0].array
+        for other in (axis - 1, axis + 1):
+            if not 0 <= other < x.ndim or x.shape[other] == 1:
+                continue
+            first, n_groups, length = min(axis, other), x.shape[other], x.shape[axis]
+            exchanged = (x.shape[first + 1], x.shape[first])
+            regrouped = x.reshape(*x.shape[:first], *exchanged, *x.shape[first + 2 :])
+            output = REDUCTIONS[step.kind](regrouped, axis=other, keepdims=False)
+            texts = [f"{length} elements that are {n_groups} apart", f"{length} in a row"]
+            text, own_text = texts if other < axis else texts[::-1]
+            yield Change(
+                number,
+                np.asarray(output, dtype=float).reshape(step.output.shape),
+                "axes-swapped",
+                f"{step.kind} ({step.name}) over {text}",
+                f"reduces over {own_text}",
+            )
+
+
+def _find_dropped_axis(step: Step) -> int | None:
+    """Return the one axis of several elements that a step reduces its one input over; else None."""
+    if step.kind not in REDUCTIONS or len(list_floating_inputs(step)) != 1:
+        return None
+    x = step.inputs[0].array
+    axes = [
+        axis
+        for axis, length in enumerate(x.shape)
+        if length > 1 and step.output.size * length == x.size
+    ]
+    return next((axis for axis in axes if _reduces_over(step, axis)), None)
+
+
+def _reduces_over(step: Step, axis: int) -> bool:
+    """Return whether a step gives the reduction of its input over an axis."""
+    x = step.inputs[0].array
+    output = np.asarray(REDUCTIONS[step.kind](x, axis=axis, keepdims=True), dtype=float)
+    return compute_residual(output.reshape(step.output.shape), step.output) <= _EQUAL_DISTANCE
+
+
 def _reduce(step: Step, axes: tuple[int, ...]) -> AnyArray:
     """Return the reduction of a step's input over some axes, which are kept with length 1."""
     x = step.inputs[0].array
