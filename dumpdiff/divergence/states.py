@@ -53,8 +53,8 @@ _NEAR_ERROR = 0.05
 #: Times the largest error that a value depends on, up to which its own follows from that one by
 #: statistics: as for values that are amplified, see ``forward_walk``.
 _CONSEQUENCE_FACTOR = 10
-#: Tolerances that an error may be which agrees, and which nothing else has to confirm: each side has
-#: the rounding errors of an op.
+#: Tolerances that an error may be which agrees, and which nothing else has to confirm: the rounding
+#: errors of an op of either side.
 _BOTH_ROUNDINGS = 2
 
 

@@ -283,7 +283,8 @@ def assign_phases(
     belongs to (-1 unknown). A recorded stack decides. Without a stack, a forward call between
     gradient records is recomputed as long as gradients of calls from before the backward pass still
     follow. What follows the last gradient record belongs to the optimizer (the norm of the
-    gradients, clipping, the update), except calls of modules.
+    gradients, clipping, the update), except calls of modules. Calls in a user's own backward
+    function belong to the backward pass.
     """
     n_calls = len(kinds)
     is_gradient = np.asarray(backward, dtype=bool)
@@ -301,9 +302,9 @@ def assign_phases(
         np.array([test(kind) for kind in different_kinds], dtype=bool)[kind_codes]
         for test in (is_communication, is_module, _is_ones_like)
     )
-    has_stack, in_backward, in_optimizer = (
+    has_stack, in_backward, in_optimizer, computes_gradient = (
         np.array([bool(getattr(site, name)) for site in sites], dtype=bool)
-        for name in ("stack", "in_backward", "in_optimizer")
+        for name in ("stack", "in_backward", "in_optimizer", "computes_gradient")
     )
     calls = np.arange(n_calls)
     in_update = in_optimizer | ((calls > last_gradient) & ~is_module_call)
@@ -312,7 +313,7 @@ def assign_phases(
     phases = np.full(n_calls, wrap_object(FORWARD))
     phases[is_first_gradient] = BACKWARD
     phases[in_update] = OPTIMIZER
-    phases[is_gradient] = BACKWARD
+    phases[is_gradient | computes_gradient] = BACKWARD
     phases[is_transfer] = COMMUNICATION
     is_between = (calls > first_gradient) & (calls < last_older_gradient)
     recomputed = (phases == FORWARD) & np.where(has_stack, in_backward, is_between)

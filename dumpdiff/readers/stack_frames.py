@@ -40,6 +40,9 @@ class Site(NamedTuple):
     stack: str = ""  #: all user lines, innermost first
     in_backward: bool = False
     in_optimizer: bool = False
+    computes_gradient: bool = (
+        False  #: in a user's own backward function, not in what that runs again
+    )
 
 
 NOWHERE = Site()
@@ -57,6 +60,7 @@ def build_site(frames: Iterable[Frame]) -> Site:
     places: list[str] = []
     lines: list[str] = []
     in_backward = in_optimizer = False
+    innermost_pass = ""
     for file, line, function, code in frames:
         path = file.replace("\\", "/")
         if function in _BACKWARD_FUNCTIONS:
@@ -68,7 +72,15 @@ def build_site(frames: Iterable[Frame]) -> Site:
         if name:
             places.append(f"{name}:{line}")
             lines.append(f"{name}:{line} {function}: {code}")
-    return Site(places[0] if places else "", "\n".join(lines), in_backward, in_optimizer)
+            if function in ("forward", "backward"):
+                innermost_pass = innermost_pass or function
+    return Site(
+        places[0] if places else "",
+        "\n".join(lines),
+        in_backward,
+        in_optimizer,
+        computes_gradient=innermost_pass == "backward",
+    )
 
 
 def parse_site(frames: Iterable[object]) -> Site:

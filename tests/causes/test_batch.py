@@ -8,6 +8,7 @@ import numpy as np
 
 from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses.batch import HYPOTHESES
+from dumpdiff.causes.region import Region, Step, StepInput
 
 from .fault_cases import make_fault_case
 
@@ -49,6 +50,20 @@ def test_rows_may_be_in_another_order_too():
     corners[:, :2] -= 0.125
     (cause,) = explain_input(corners, boxes)
     assert "14 of 28 numbers are not among the reference's" in cause.text
+
+
+def test_a_part_that_one_side_takes_of_its_inputs_is_of_the_batch_too():
+    """One run cuts the first columns from what it is given, the other one is given them alone."""
+    faithful = RNG.uniform(0, 1, (7, 4))
+    faulty = faithful.copy()
+    faulty[2, 1] = faulty[5, 3] = 0
+    whole = np.concatenate([faulty, np.ones((7, 3))], axis=1)
+    for is_given, expected in ((True, "batch"), (False, "")):
+        item = StepInput(1, whole, "x", is_parameter=False, agrees=False, is_given=is_given)
+        region = Region((Step("slice_0", "slice", (item,), {}, 2, faulty),), None, faulty.shape)
+        case = replace(make_fault_case(faulty, faithful, {}), load_faulty_region=lambda r=region: r)
+        causes = search_causes([case], HYPOTHESES).causes
+        assert "".join(cause.name for cause in causes) == expected
 
 
 def test_inputs_of_which_nothing_is_equal_are_not_said_to_be_another_batch():

@@ -243,3 +243,17 @@ def test_one_of_softplus_is_no_step_by_itself() -> None:
         "activation-kind",
         "no activation; the reference has softplus",
     )
+
+
+def test_groups_may_have_elements_that_are_apart() -> None:
+    """Channels are cut into groups in a row, or every third one is in a group."""
+    channels = RNG.standard_normal((2, 3, 4, 5))
+    region = make_region(
+        [("mean", [("x", channels), ("axis", 2)]), ("tanh", [("last", 0)])],
+        {0: (2, 3, 5), 1: (2, 3, 5)},
+    )
+    faulty = np.tanh(channels.reshape(2, 4, 3, 5).mean(axis=1))
+    assert explain_region(region, faulty) == (
+        "axes-swapped",
+        "mean (mean_0) over 4 elements that are 3 apart; the reference reduces over 4 in a row",
+    )

@@ -144,3 +144,21 @@ def test_equal_formulas_are_no_cause() -> None:
     own = make_region([("tanh", [("x", X)])])
     other = make_region([("tanh", [("x", 1.5 * X)])])
     assert explain(other, own) == ("", "")
+
+
+def test_a_norm_may_be_applied_to_parts() -> None:
+    """Virtual batches of a few rows have statistics of their own."""
+    rows = RNG.standard_normal((6, 8))
+    affine = [("norm.weight", np.ones(8)), ("norm.bias", np.zeros(8))]
+    halves = (np.arange(3), np.arange(3, 6))
+    own = make_region([("batch_norm", [("x", rows), *affine]), ("sigmoid", [("last", 0)])])
+    other = make_region(
+        [
+            *(("gather_rows", [("x", rows), ("ids", half)]) for half in halves),
+            *(("batch_norm", [(name, 0), *affine]) for name in "01"),
+            ("concat", [("2", 0), ("3", 0)]),
+            ("sigmoid", [("last", 0)]),
+        ],
+        {0: (3, 8), 1: (3, 8), 4: (6, 8)},
+    )
+    assert explain(other, own)[0] == "norm-groups"

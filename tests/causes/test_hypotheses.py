@@ -505,3 +505,13 @@ def test_axes_of_a_kernel(
     first_cause = explain_fault_case(case)[0]
     assert first_cause.name == cause
     assert f"behaves as {description}; residual" in first_cause.text
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_mask_may_begin_at_another_place(axis):
+    """A library's mask of features gets the place of the first token at its end."""
+    mask = np.random.default_rng(3).random((6, 7)) < 0.5
+    case = make_fault_case(np.roll(mask, -1, axis), mask, {}, dtype="bool")
+    cause = explain_fault_case(case)[0]
+    assert cause.name == "mask-shifted"
+    assert f"a mask rolled by -1 along axis {axis - 2}" in cause.text

@@ -11,7 +11,7 @@ from dumpdiff.causes.cause_search import search_causes
 from dumpdiff.causes.hypotheses import HYPOTHESES, LAST_HYPOTHESES
 from dumpdiff.model.arrays import AnyArray
 
-from .fault_cases import make_fault_case
+from .fault_cases import make_fault_case, make_operand
 
 RNG = np.random.default_rng(6)
 WIDTH = 8
@@ -111,3 +111,12 @@ def test_axes_that_are_joined_with_the_batch_are_exchanged() -> None:
         "axes-swapped",
         "its rows read with its axes of 3 and 4 exchanged",
     )
+
+
+def test_rows_of_a_table_whose_indices_were_given_are_another_batch() -> None:
+    """Months as strings are counted in the order 1, 10, 11, 12, 2."""
+    ids, others, table = PLACES, (5 * PLACES) % 24, TABLE.astype(np.float32)
+    case = make_fault_case(table[others], table[ids], {"table.weight": table, "months": ids})
+    for operands, cause in (((make_operand("months", others),), "batch"), ((), "row-shift")):
+        causes = search_causes([replace(case, faulty_operands=operands)], HYPOTHESES).causes
+        assert causes[0].name == cause

@@ -281,6 +281,55 @@ class TestKnownGradients:
         gradients = find_gradients(side, ["log", "div", "add", "add"], {y: gradient})
         assert gradients.by_value[x] == find_value(side, "op3", "output.0")
 
+    def test_a_maximum_gives_the_gradient_to_its_larger_input(self):
+        """MindSpore halves it where both are equal, before it selects."""
+        x, y, gradient, result = 3.0, 5.0, 7.0, 11.0
+        side = build_side(
+            [
+                (FORWARD, "Maximum", [x], y),
+                (BACKWARD, "Less", [x], 13.0),
+                (BACKWARD, "FillV2", [], 17.0),
+                (BACKWARD, "Div", [gradient], 3.7),
+                (BACKWARD, "Select", [13.0, 17.0, gradient], result),
+            ]
+        )
+        values = {n: find_value(side, f"op{n}", "output.0") for n in range(5)}
+        given = find_value(side, "op3", "input.0")
+        kinds = ["maximum", "lt", "full", "div", "where"]
+        gradients = find_gradients(side, kinds, {values[0]: given}).by_value
+        assert gradients[find_value(side, "op0", "input.0")] == values[4]
+
+    def test_what_flows_back_to_two_sums_of_one_gradient_is_spread_once(self):
+        """A compiler merges equal calls: the sums of cosines and of sines have one gradient."""
+        sums = [(FORWARD, "ReduceSum", [n], n + 100.0) for n in (3.0, 5.0)]
+        back = [(BACKWARD, "Mul", [8.0, 9.0], 7.0), (BACKWARD, "Tile", [7.0], 23.0)]
+        side = build_side([*sums, *back])
+        gradient, spread = (find_value(side, "op3", slot) for slot in ("input.0", "output.0"))
+        known = {find_value(side, f"op{n}", "output.0"): gradient for n in range(2)}
+        gradients = find_gradients(side, ["sum", "sum", "mul", "tile"], known)
+        terms = [find_value(side, f"op{n}", "input.0") for n in range(2)]
+        assert [gradients.by_value[term] for term in terms] == [spread, spread]
+
+    def test_a_sum_that_rounding_is_added_to_has_the_gradient_of_its_value(self):
+        """What flows back through the maximum that a softmax subtracts is nothing but rounding."""
+        side = build_side(
+            [
+                (FORWARD, "Log", [3.0], 5.0),
+                (FORWARD, "Exp", [3.0], 6.0),
+                (BACKWARD, "Div", [7.0, 3.0], 11.0),
+                (BACKWARD, "Mul", [8.0, 6.0], 1e-9),
+                (BACKWARD, "AddN", [11.0, 1e-9], 11.0),
+            ]
+        )
+        values = {n: find_value(side, f"op{n}", "output.0") for n in range(4)}
+        given = [find_value(side, f"op{n}", "input.0") for n in (2, 3)]
+        gradients = find_gradients(
+            side,
+            ["log", "exp", "div", "mul", "add"],
+            dict(zip((values[0], values[1]), given, strict=True)),
+        )
+        assert gradients.by_value[find_value(side, "op0", "input.0")] == values[2]
+
 
 def test_what_flows_back_to_the_state_of_a_cell_is_a_share():
     """The output of the cell is computed from its state, inside of the op."""

@@ -24,3 +24,14 @@ def test_gradient_norms_and_clipping_are_no_forward_pass(
     """The recorder names such calls '.forward', and a dump may have no gradient records."""
     frames = [(file, 12, function, "x = y"), ("/work/train.py", 3, "main", "main()")]
     assert build_site(frames).in_optimizer == in_optimizer
+
+
+@pytest.mark.parametrize(("functions", "expected"), [
+    (["sum", "backward", "main"], True),
+    (["forward", "backward", "main"], False),  # a reentrant checkpoint runs the layer again
+    (["forward", "main"], False),
+    (["main"], False),
+])  # fmt: skip
+def test_a_users_own_backward_function_computes_gradients(functions, expected):
+    frames = [("/home/user/model.py", line, name, "x = y") for line, name in enumerate(functions)]
+    assert build_site(frames).computes_gradient == expected

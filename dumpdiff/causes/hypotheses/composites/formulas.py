@@ -27,6 +27,8 @@ _PLAIN_KINDS = {
     "cast", "reshape", "transpose", "contiguous", "expand", "squeeze", "unsqueeze", "expand_dims",
     "slice", "split", "unbind", "flatten", "tile", "stack", "detach", "clone", "neg",
 }  # fmt: skip
+#: Ops that take parts, and join them.
+_PART_KINDS = {"concat", "gather_rows", "slice", "split"}
 #: A difference is a sum with a sign, which may be anywhere.
 _SAME_KINDS: Mapping[str, str] = {"sub": "add", "sub_scalar": "add_scalar"}
 #: Kind -> kinds of the ops that it is written with, apart from numbers.
@@ -245,7 +247,7 @@ def _adds_bias(step: Step) -> bool:
 def _norms_joined_parts(formula: _Formula, own_formula: _Formula, kinds: set[str]) -> bool:
     """Return whether one side applies the other's norm to parts, which it joins."""
     norms = kinds & _NORM_KINDS
-    if "concat" not in kinds or len(norms) != 1 or kinds != {*norms, "concat"}:
+    if "concat" not in kinds or len(norms) != 1 or not kinds - norms <= _PART_KINDS:
         return False
     return all(each.kinds.keys() >= norms for each in (formula, own_formula))
 
