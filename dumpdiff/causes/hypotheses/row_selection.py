@@ -82,7 +82,7 @@ def suggest_other_rows(case: FaultCase) -> Iterator[Candidate]:
             continue
         description, contrast, cause = _describe_rows(faulty_ids, faithful_ids)
         if cause == "row-shift" and _are_given(case, faulty_ids, faithful_ids):
-            description, cause = f"{description}: the batch has other indices", "batch"
+            contrast, cause = "was given other indices in the batch", "batch"
         yield Candidate(
             table.array[faulty_ids].reshape(shape),
             description,

@@ -126,14 +126,18 @@ def list_interleaved_groups(case: FaultCase, region: Region) -> Iterator[Change]
             exchanged = (x.shape[first + 1], x.shape[first])
             regrouped = x.reshape(*x.shape[:first], *exchanged, *x.shape[first + 2 :])
             output = REDUCTIONS[step.kind](regrouped, axis=other, keepdims=False)
-            texts = [f"{length} elements that are {n_groups} apart", f"{length} in a row"]
-            text, own_text = texts if other < axis else texts[::-1]
+            kind, name = step.kind, step.name
+            texts = (
+                (f"{kind} ({name}) over {length} elements that are {n_groups} apart",
+                 f"reduces over {length} in a row"),
+                (f"{kind} ({name}) over {length} in a row",
+                 f"reduces over {length} elements that are {n_groups} apart"),
+            )  # fmt: skip
             yield Change(
                 number,
                 np.asarray(output, dtype=float).reshape(step.output.shape),
                 "axes-swapped",
-                f"{step.kind} ({step.name}) over {text}",
-                f"reduces over {own_text}",
+                *texts[other > axis],
             )
 
 
