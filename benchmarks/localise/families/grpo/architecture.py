@@ -115,9 +115,9 @@ def _compute_rollout(temperature: float) -> tuple[np.ndarray, np.ndarray]:
     """Return what the policy gave to completions before its adapters were updated."""
     rng = np.random.default_rng(SEED + 2)
     weights = {name: values.astype(np.float64) for name, values in build_clean().weights.items()}
-    for name in weights:
+    for name, values in weights.items():
         if name.endswith(".b.weight"):
-            weights[name] += 0.012 * rng.standard_normal(weights[name].shape)
+            values += 0.012 * rng.standard_normal(values.shape)
     prompts, completions = _draw_tokens()
     tokens = np.concatenate([prompts.repeat(SAMPLES, axis=0), completions], axis=1)
     states = _compute_states(weights, tokens)[:, PROMPT - 1 : -1]
