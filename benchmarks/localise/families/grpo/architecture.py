@@ -115,16 +115,15 @@ def _compute_rollout(temperature: float) -> tuple[np.ndarray, np.ndarray]:
     """Return what the policy gave to completions before its adapters were updated."""
     rng = np.random.default_rng(SEED + 2)
     weights = {name: values.astype(np.float64) for name, values in build_clean().weights.items()}
-    for name, values in weights.items():
-        if name.endswith(".b.weight"):
-            values += 0.012 * rng.standard_normal(values.shape)
+    for name in [name for name in weights if name.endswith(".b.weight")]:
+        weights[name] += 0.012 * rng.standard_normal(weights[name].shape)
     prompts, completions = _draw_tokens()
     tokens = np.concatenate([prompts.repeat(SAMPLES, axis=0), completions], axis=1)
     states = _compute_states(weights, tokens)[:, PROMPT - 1 : -1]
     logits = states @ weights["embedding.weight"].T / temperature
     log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     logps = np.take_along_axis(log_probs, completions[..., None], axis=-1)[..., 0]
-    logps *= completions != PADDING
+    logps = np.where(completions != PADDING, logps, 0)
     values = (states @ weights["value.weight"].T + weights["value.bias"])[..., 0]
     values += 0.12 * rng.standard_normal(values.shape)
     return logps.astype(np.float32), values.astype(np.float32)
