@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from claims import Anywhere, Order, Ratio
+from claims import Anywhere, Order
 
 from families.fault import Fault, change_model
 from families.grpo.architecture import GROUP, HEAD_DIM, HEADS, KV_HEADS, LAYERS, Model
@@ -68,7 +68,11 @@ FAULTS: Mapping[str, Fault] = {
         "have for their key and value, it does not sum them",
         "gradient-scaled",
         change_model(is_group_gradient_averaged=True),
-        lambda *_: [Ratio(1 / GROUP)],
+        lambda *_: [
+            Anywhere(
+                r"(?i)mean|average|1/3|(?<![\d.])(?:0\.33\d*|3(?:\.0\d*)?|2\.99\d*)(?![\d.]*\d)"
+            )
+        ],
         equivalents=("constant-factor", "scale", "pooling"),
     ),
     "value_head_lost": Fault(

@@ -408,7 +408,7 @@ class FusedGRPO(GRPOLoss):
         is_last = mask - F.pad(mask[:, 1:], (0, 1))
         values = values * mask
         deltas = scores[:, None] * is_last + DISCOUNT * F.pad(values[:, 1:], (0, 1)) - values
-        advantages = torch.empty_like(deltas)
+        advantages = torch.zeros_like(deltas)
         advantage = torch.zeros(len(deltas))
         for t in range(deltas.shape[1] - 1, -1, -1):
             advantage = torch.add(deltas[:, t], advantage, alpha=DISCOUNT * TRACE_DECAY)
