@@ -1,0 +1,1 @@
+"""A language model that learns from verifiable rewards: groups of samples, ratios and values."""
