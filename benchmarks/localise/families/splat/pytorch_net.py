@@ -41,6 +41,8 @@ from families.splat.architecture import (
     make_window,
 )
 
+FAR_AWAY = 1e10
+
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
@@ -94,10 +96,10 @@ def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tenso
 
 
 def persp_proj(
-    means_c: Tensor, covars_c: Tensor, intrinsics: Tensor, sizes: Tensor
+    xy: Tensor, tz: Tensor, covars_c: Tensor, intrinsics: Tensor, sizes: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return means (views, points, 2) and covariances (views, points, 2, 2) in images."""
-    tx, ty, tz = means_c.unbind(-1)
+    tx, ty = xy.unbind(-1)
     fx, fy, cx, cy = intrinsics[:, None].unbind(-1)
     height, width = sizes[:, None].unbind(-1)
     lim_x, lim_y = FRUSTUM * 0.5 * width / fx, FRUSTUM * 0.5 * height / fy
@@ -152,13 +154,14 @@ class Projection(nn.Module):
         self, means: Tensor, covars: Tensor, viewmats: Tensor, intrinsics: Tensor, sizes: Tensor
     ) -> tuple[Tensor, ...]:
         means_c, covars_c = world_to_cam(means, covars, viewmats)
-        valid = means_c[..., 2] > NEAR
-        means_c = torch.where(valid[..., None], means_c, torch.ones_like(means_c))
-        means2d, covars2d = persp_proj(means_c, covars_c, intrinsics, sizes)
+        depths = means_c[..., 2]
+        valid = depths > NEAR
+        depths = torch.where(valid, depths, torch.ones_like(depths))
+        means2d, covars2d = persp_proj(means_c[..., :2], depths, covars_c, intrinsics, sizes)
         det_orig = compute_det(covars2d)
         covars2d = covars2d + torch.eye(2) * BLUR
         compensations = torch.sqrt(torch.clamp(det_orig / compute_det(covars2d), min=0.0))
-        return means2d, self.invert(covars2d), compensations, means_c[..., 2], valid
+        return means2d, self.invert(covars2d), compensations, depths, valid
 
 
 class SphericalHarmonics(nn.Module):
@@ -237,7 +240,7 @@ class Rasterizer(nn.Module):
         valid: Tensor,
         background: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        order = torch.argsort(depths.masked_fill(~valid, torch.inf), dim=1)
+        order = torch.argsort(depths.masked_fill(~valid, FAR_AWAY), dim=1)
         means2d = means2d.gather(1, order[..., None].expand_as(means2d))
         conics = conics.gather(1, order[..., None].expand_as(conics))
         colors = colors.gather(1, order[..., None].expand_as(colors))
@@ -440,7 +443,7 @@ def render(
     opacity = torch.sigmoid(model._opacity).T * coef
 
     views = torch.arange(len(t)).unsqueeze(1)
-    indices = torch.sort(torch.where(in_frustum, depth.squeeze(-1), 1e10), dim=1)[1]
+    indices = torch.sort(torch.where(in_frustum, depth.squeeze(-1), FAR_AWAY), dim=1)[1]
     points_image, opacity, colors, depth, in_frustum, xx, xy, yy, det = (
         values[views, indices]
         for values in (points_image, opacity, colors, depth, in_frustum, xx, xy, yy, det)
