@@ -12,7 +12,6 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from families.restormer.architecture import (
     BLOCKS,
-    CHARBONNIER_EPS,
     COLORS,
     EDGE_WEIGHT,
     FACTOR,
@@ -313,8 +312,12 @@ class Restormer(nn.Cell):
 class CharbonnierLoss(nn.Cell):
     """The mean of sqrt(error^2 + eps^2) over an image's own pixels; of images by their weights."""
 
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.offset = model.charbonnier_offset
+
     def construct(self, x, y, mask, weights):
-        loss = ops.sqrt(ops.square(x - y) + CHARBONNIER_EPS**2) * mask
+        loss = ops.sqrt(ops.square(x - y) + self.offset) * mask
         loss = loss.sum((1, 2, 3)) / (COLORS * mask.sum((1, 2, 3)))
         return (loss * weights).sum() / weights.sum()
 
@@ -325,7 +328,7 @@ class EdgeLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.kernel = Tensor(np.tile(LAPLACIAN, (COLORS, 1, 1, 1)), ms.float32)
-        self.charbonnier = CharbonnierLoss()
+        self.charbonnier = CharbonnierLoss(model)
         self.is_of_error = model.variant == "written"
 
     def laplacian(self, x):
@@ -350,9 +353,9 @@ class NetWithLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = Restormer(model)
-        self.pixel_loss = CharbonnierLoss()
+        self.pixel_loss = CharbonnierLoss(model)
         self.edge_loss = EdgeLoss(model)
-        self.lower_loss = CharbonnierLoss()
+        self.lower_loss = CharbonnierLoss(model)
         self.pool = build_pool(model)
         self.lower_weight = model.lower_weight
 

@@ -321,6 +321,7 @@ class MemTransformerLM(nn.Cell):
         )
         self.crit = ProjectedAdaptiveLogSoftmaxLoss(model)
         self.is_memory_stopped = model.is_memory_stopped
+        self.is_length_same = model.is_length_same
 
     def update_mems(self, core_out):
         """Return what the next segment remembers of a layer's input."""
@@ -331,7 +332,10 @@ class MemTransformerLM(nn.Cell):
         queries = tokens.shape[1]
         mlen = 0 if mems is None else MEMORY
         ones = ops.ones((queries, mlen + queries), ms.float32)
-        mask = ops.triu(ones, 1 + mlen).astype(ms.bool_)
+        mask = ops.triu(ones, 1 + mlen)
+        if self.is_length_same:
+            mask = mask + ops.tril(ones, mlen - MEMORY)
+        mask = mask.astype(ms.bool_)
         r = self.pos_emb(mlen + queries)
         core_out, new_mems = self.word_emb(tokens), ()
         for n, layer in enumerate(self.layers):
