@@ -78,7 +78,7 @@ class Model:
     are_keys_masked: bool = True  #: MindSpore only
     is_lower_detached: bool = False  #: no gradient from lower to latent features; MindSpore only
     lower_weight: float = LOWER_WEIGHT  #: MindSpore only
-    charbonnier_offset: float = CHARBONNIER_EPS**2  #: added to squares; MindSpore only
+    is_eps_squared: bool = True  #: that of the Charbonnier loss; MindSpore only
     is_lower_centered: bool = False  #: norms of the lower level subtract the mean; PyTorch only
     are_pixels_pooled: bool = False  #: means of all images' pixels; PyTorch only
     temperature_gradient: float = 1.0  #: factor of the temperatures' gradient; PyTorch only

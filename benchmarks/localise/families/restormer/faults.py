@@ -114,8 +114,8 @@ FAULTS: Mapping[str, Fault] = {
         "the Charbonnier loss adds eps to the squared error, as BasicSR's with its smaller eps, "
         "not the square of eps",
         "epsilon",
-        change_model(charbonnier_offset=CHARBONNIER_EPS),
-        lambda faulty, clean: [Values(faulty.charbonnier_offset, clean.charbonnier_offset)],
+        change_model(is_eps_squared=False),
+        lambda *_: [Values(CHARBONNIER_EPS, CHARBONNIER_EPS**2)],
         held_out=True,
         equivalents=("constant-offset", "argument"),
     ),

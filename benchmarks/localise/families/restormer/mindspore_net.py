@@ -12,6 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from families.restormer.architecture import (
     BLOCKS,
+    CHARBONNIER_EPS,
     COLORS,
     EDGE_WEIGHT,
     FACTOR,
@@ -314,10 +315,11 @@ class CharbonnierLoss(nn.Cell):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.offset = model.charbonnier_offset
+        self.is_eps_squared = model.is_eps_squared
 
     def construct(self, x, y, mask, weights):
-        loss = ops.sqrt(ops.square(x - y) + self.offset) * mask
+        offset = CHARBONNIER_EPS**2 if self.is_eps_squared else CHARBONNIER_EPS
+        loss = ops.sqrt(ops.square(x - y) + offset) * mask
         loss = loss.sum((1, 2, 3)) / (COLORS * mask.sum((1, 2, 3)))
         return (loss * weights).sum() / weights.sum()
 
