@@ -75,6 +75,7 @@ class Model:
     are_locations_summed: bool = True  #: else the last step's weights are read; PyTorch only
     is_energy_gradient_of_input: bool = False  #: tanh's derivative takes its input; PyTorch only
     ctc_weight: float = CTC_WEIGHT  #: PyTorch only
+    are_columns_floored: bool = False  #: of images with an odd width; PyTorch only
     is_edge_repeated: bool = False  #: the last column of an image is its padding
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from claims import Anywhere, Ratio
 
-from families.crnn.architecture import BATCH, CTC_WEIGHT
+from families.crnn.architecture import BATCH, CTC_WEIGHT, LSTM_NAMES, Model
 from families.fault import Fault, change_model, change_weight
+
+
+def _order_gates(model: Model) -> Model:
+    """Put the rows of the decoder's cell into the order i, g, f, o."""
+    weights = dict(model.weights)
+    for name in LSTM_NAMES:
+        i, f, g, o = np.split(weights[f"decoder.{name}"], 4)
+        weights[f"decoder.{name}"] = np.concatenate([i, g, f, o])
+    return change_model(weights=weights)(model)
+
 
 FAULTS: Mapping[str, Fault] = {
     "steps_reshaped": Fault(
@@ -104,6 +115,29 @@ FAULTS: Mapping[str, Fault] = {
         ],
         equivalents=("constant-factor", "scale", "argument", "input-order"),
     ),
+    "decoder_gates": Fault(
+        "the decoder's cell comes from a TensorFlow checkpoint, whose rows are input, candidate, "
+        "forget, output",
+        "gate-order",
+        _order_gates,
+        lambda *_: [Anywhere("(?i)gate|order|row|block|exchang|swap|permut|split")],
+        held_out=True,
+        equivalents=("weight-rows", "split-order", "heads-permuted", "channel-order"),
+    ),
+    "columns_floored": Fault(
+        "an image of an odd width has the number of columns of a pooling that drops its last "
+        "pixel: half of the width is rounded down, not up",
+        "rounding-mode",
+        change_model(are_columns_floored=True),
+        held_out=True,
+        equivalents=(
+            "argument",
+            "constant-offset",
+            "missing-step",
+            "missing-term",
+            "mask-shifted",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -119,6 +153,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("energy_gradient", "pytorch"),
     ("edge_repeated", "pytorch"),
     ("losses_exchanged", "pytorch"),
+    ("decoder_gates", "mindspore"),
+    ("columns_floored", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -166,6 +166,7 @@ class Recognizer(nn.Module):
         self.length_head = load_linear(model, "length")
         self.ctc_weight = model.ctc_weight
         self.are_all_columns_aligned = model.are_all_columns_aligned
+        self.are_columns_floored = model.are_columns_floored
 
     def compute_ctc(
         self, logits: Tensor, n_columns: Tensor, labels: Tensor, lengths: Tensor
@@ -185,7 +186,7 @@ class Recognizer(nn.Module):
         inputs: Tensor,
         targets: Tensor,
     ) -> Tensor:
-        n_columns = (widths + 1) // 2
+        n_columns = widths // 2 if self.are_columns_floored else (widths + 1) // 2
         mask = torch.arange(COLUMNS) < n_columns.unsqueeze(1)
         x = images
         for stage in self.feature_extraction:

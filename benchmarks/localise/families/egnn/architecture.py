@@ -81,6 +81,8 @@ class Model:
     is_root_ignored: bool = False  #: by the gradient of distances; PyTorch only
     is_force_mean_of_all: bool = False  #: padded atoms are counted; PyTorch only
     position_unit: float = 1.0  #: in which the batch has the first positions; PyTorch only
+    are_directions_normed: bool = True  #: to length 1; PyTorch only
+    force_sign: float = 1.0  #: of the forces in the batch
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return elements, int32 (ROWS,), positions, float32 (ROWS, 3), which atoms are valid,
@@ -108,7 +110,7 @@ class Model:
             second,
             np.repeat(np.arange(MOLECULES, dtype=np.int32), ATOMS),
             energies.astype(np.float32),
-            forces.reshape(ROWS, 3).astype(np.float32),
+            (self.force_sign * forces).reshape(ROWS, 3).astype(np.float32),
             dipoles.astype(np.float32),
         )
 

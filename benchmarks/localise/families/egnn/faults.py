@@ -132,6 +132,27 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)1\.89|0\.529|batch|input|data|position|coordinate")],
         equivalents=("batch", "scale", "missing-step"),
     ),
+    "forces_negated": Fault(
+        "the data set has gradients of the energy, which the loader takes for forces: their sign "
+        "is the other one",
+        "loss-target",
+        change_model(force_sign=-1.0),
+        lambda *_: [
+            Anywhere(
+                r"(?i)(?<![\w.])-(?:1|1\.0+\d*|0?\.99\d*)(?![\w.])|sign|negat|batch|input|force"
+            )
+        ],
+        held_out=True,
+        equivalents=("batch", "constant-factor", "scale", "missing-step"),
+    ),
+    "directions_unnormed": Fault(
+        "atoms are moved along differences of positions that are not divided by their lengths, as "
+        "by the default of the authors' code",
+        "missing-step",
+        change_model(are_directions_normed=False),
+        held_out=True,
+        equivalents=("norm-missing", "input-source", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -147,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("force_mean_of_all", "pytorch"),
     ("positions_reused", "pytorch"),
     ("positions_in_bohr", "pytorch"),
+    ("forces_negated", "mindspore"),
+    ("directions_unnormed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

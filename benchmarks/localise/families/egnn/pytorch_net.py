@@ -135,6 +135,7 @@ class E_GCL(nn.Module):
         self.node_norm = load_norm(model, f"{path}.node.norm")
         self.node_mlp = load_mlp(model, f"{path}.node")
         self.is_root_ignored = model.is_root_ignored
+        self.are_directions_normed = model.are_directions_normed
 
     def coord2radial(self, coord: Tensor, row: Tensor, col: Tensor) -> tuple[Tensor, Tensor]:
         """Return distances and directions of edges."""
@@ -143,6 +144,8 @@ class E_GCL(nn.Module):
             distance = _Distance.apply(coord_diff)
         else:
             distance = torch.sqrt(coord_diff.pow(2).sum(1, keepdim=True) + DISTANCE_EPS)
+        if not self.are_directions_normed:
+            return distance, coord_diff
         return distance, coord_diff / distance
 
     def edge_model(self, source: Tensor, target: Tensor, radial: Tensor) -> Tensor:

@@ -78,10 +78,12 @@ class Model:
     are_keys_masked: bool = True  #: MindSpore only
     is_lower_detached: bool = False  #: no gradient from lower to latent features; MindSpore only
     lower_weight: float = LOWER_WEIGHT  #: MindSpore only
+    is_eps_squared: bool = True  #: that of the Charbonnier loss; MindSpore only
     is_lower_centered: bool = False  #: norms of the lower level subtract the mean; PyTorch only
     are_pixels_pooled: bool = False  #: means of all images' pixels; PyTorch only
     temperature_gradient: float = 1.0  #: factor of the temperatures' gradient; PyTorch only
     is_mean_constant: bool = False  #: for the gradient of the upper level's norms; PyTorch only
+    are_heads_interleaved: bool = False  #: every HEADS-th channel; PyTorch only
     is_target_flipped: bool = False  #: left to right, of the image FLIPPED
 
     def batch(self) -> tuple[np.ndarray, ...]:

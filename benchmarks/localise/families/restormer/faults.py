@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from claims import Anywhere, Ratio
+from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_weight
-from families.restormer.architecture import BATCH, EDGE_WEIGHT, LOWER_WEIGHT, Model
+from families.restormer.architecture import (
+    BATCH,
+    CHARBONNIER_EPS,
+    EDGE_WEIGHT,
+    LOWER_WEIGHT,
+    Model,
+)
 
 
 def _reset_temperatures(model: Model) -> Model:
@@ -104,6 +110,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_target_flipped=True),
         equivalents=("batch", "input-order", "input-source", "axes-swapped"),
     ),
+    "eps_unsquared": Fault(
+        "the Charbonnier loss adds eps to the squared error, as BasicSR's with its smaller eps, "
+        "not the square of eps",
+        "epsilon",
+        change_model(is_eps_squared=False),
+        lambda *_: [Values(CHARBONNIER_EPS, CHARBONNIER_EPS**2)],
+        held_out=True,
+        equivalents=("constant-offset", "argument"),
+    ),
+    "heads_interleaved": Fault(
+        "heads are the fast axis of the channels: a rearrangement of (channel head) for (head "
+        "channel), there and back",
+        "heads-permuted",
+        change_model(are_heads_interleaved=True),
+        held_out=True,
+        equivalents=("axes-swapped", "split-order", "channel-order", "input-order"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -119,6 +142,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("temperature_gradient", "pytorch"),
     ("mean_constant", "pytorch"),
     ("target_flipped", "pytorch"),
+    ("eps_unsquared", "mindspore"),
+    ("heads_interleaved", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -313,8 +313,13 @@ class Restormer(nn.Cell):
 class CharbonnierLoss(nn.Cell):
     """The mean of sqrt(error^2 + eps^2) over an image's own pixels; of images by their weights."""
 
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.is_eps_squared = model.is_eps_squared
+
     def construct(self, x, y, mask, weights):
-        loss = ops.sqrt(ops.square(x - y) + CHARBONNIER_EPS**2) * mask
+        offset = CHARBONNIER_EPS**2 if self.is_eps_squared else CHARBONNIER_EPS
+        loss = ops.sqrt(ops.square(x - y) + offset) * mask
         loss = loss.sum((1, 2, 3)) / (COLORS * mask.sum((1, 2, 3)))
         return (loss * weights).sum() / weights.sum()
 
@@ -325,7 +330,7 @@ class EdgeLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.kernel = Tensor(np.tile(LAPLACIAN, (COLORS, 1, 1, 1)), ms.float32)
-        self.charbonnier = CharbonnierLoss()
+        self.charbonnier = CharbonnierLoss(model)
         self.is_of_error = model.variant == "written"
 
     def laplacian(self, x):
@@ -350,9 +355,9 @@ class NetWithLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = Restormer(model)
-        self.pixel_loss = CharbonnierLoss()
+        self.pixel_loss = CharbonnierLoss(model)
         self.edge_loss = EdgeLoss(model)
-        self.lower_loss = CharbonnierLoss()
+        self.lower_loss = CharbonnierLoss(model)
         self.pool = build_pool(model)
         self.lower_weight = model.lower_weight
 

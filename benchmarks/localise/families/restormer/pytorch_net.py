@@ -137,10 +137,14 @@ class Attention(nn.Module):
         self.qkv_dwconv = load_convolution(model, f"{path}.depthwise")
         self.project_out = load_convolution(model, f"{path}.out")
         self.temperature_gradient = model.temperature_gradient
+        self.are_heads_interleaved = model.are_heads_interleaved
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Return (batch, heads, channels of a head, pixels)."""
         batch, channels, height, width = x.shape
+        if self.are_heads_interleaved:
+            x = x.view(batch, channels // self.num_heads, self.num_heads, height * width)
+            return x.transpose(1, 2)
         return x.view(batch, self.num_heads, channels // self.num_heads, height * width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -153,7 +157,10 @@ class Attention(nn.Module):
             temperature = scaled_gradient(temperature, self.temperature_gradient)
         attn = (q @ k.transpose(-2, -1)) * temperature
         attn = attn.softmax(dim=-1)
-        return self.project_out((attn @ v).reshape(x.shape))
+        out = attn @ v
+        if self.are_heads_interleaved:
+            out = out.transpose(1, 2)
+        return self.project_out(out.reshape(x.shape))
 
 
 class FeedForward(nn.Module):

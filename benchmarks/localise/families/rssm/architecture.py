@@ -81,10 +81,12 @@ class Model:
     are_nats_free_of_mean: bool = False  #: not of each step; MindSpore only
     are_stops_exchanged: bool = False  #: of the two divergences; MindSpore only
     is_free_gradient_passed: bool = False  #: below FREE_NATS; MindSpore only
+    is_sample_straight: bool = True  #: it has a gradient; MindSpore only
     cell_eps: float = EPS  #: of the cell's norm; PyTorch only
     is_divergence_reversed: bool = False  #: KL of prior and posterior; PyTorch only
     is_state_zero: bool = False  #: where an episode begins; PyTorch only
     is_reward_detached: bool = False  #: no gradient from the head to the state; PyTorch only
+    is_mixed: bool = True  #: of UNIMIX equal shares; PyTorch only
     are_actions_late: bool = False  #: those that follow an image, not those before it
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -121,6 +121,27 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_actions_late=True),
         equivalents=("batch", "input-source", "causal-shift", "position-offset"),
     ),
+    "sample_stopped": Fault(
+        "a sample is the one-hot vector alone: no gradient passes straight to the probabilities",
+        "gradient-stopped",
+        change_model(is_sample_straight=False),
+        held_out=True,
+        equivalents=("straight-through", "missing-term", "missing-step", "input-source"),
+    ),
+    "unmixed": Fault(
+        "probabilities are those of the softmax alone, as in DreamerV2, without equal shares",
+        "missing-step",
+        change_model(is_mixed=False),
+        held_out=True,
+        equivalents=(
+            "missing-term",
+            "constant-offset",
+            "constant-factor",
+            "scale",
+            "label-smoothing",
+            "argument",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -136,6 +157,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("reward_detached", "pytorch"),
     ("gates_exchanged", "pytorch"),
     ("actions_late", "pytorch"),
+    ("sample_stopped", "mindspore"),
+    ("unmixed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

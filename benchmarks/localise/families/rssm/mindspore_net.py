@@ -252,6 +252,7 @@ class StraightThrough(nn.Cell):
         super().__init__()
         self.is_written = model.variant == "written"
         self.on, self.off = Tensor(1.0, ms.float32), Tensor(0.0, ms.float32)
+        self.is_straight = model.is_sample_straight
 
     def construct(self, probs, scores):
         scores = ops.stop_gradient(scores)
@@ -259,8 +260,9 @@ class StraightThrough(nn.Cell):
             one_hot = (scores == scores.max(axis=-1, keepdims=True)).astype(ms.float32)
             sample = ops.stop_gradient(one_hot - probs) + probs
         else:
-            one_hot = ops.one_hot(ops.argmax(scores, -1), CLASSES, self.on, self.off)
-            sample = one_hot + probs - ops.stop_gradient(probs)
+            sample = ops.one_hot(ops.argmax(scores, -1), CLASSES, self.on, self.off)
+            if self.is_straight:
+                sample = sample + probs - ops.stop_gradient(probs)
         return sample.reshape(-1, STOCH)
 
 

@@ -81,12 +81,6 @@ def load_deconv(model: Model, n: int) -> nn.ConvTranspose2d:
     return load(nn.ConvTranspose2d(n_in, n_out, 4, 2, padding=1, bias=has_bias), model, path)
 
 
-def mix(logits: Tensor) -> Tensor:
-    """Return logarithms of probabilities (..., GROUPS, CLASSES), mixed with equal shares."""
-    probs = F.softmax(logits.unflatten(-1, (GROUPS, CLASSES)), dim=-1)
-    return torch.log((1.0 - UNIMIX) * probs + UNIMIX / CLASSES)
-
-
 class ImgChLayerNorm(nn.Module):
     """Layer norm of the channels of each pixel."""
 
@@ -155,6 +149,7 @@ class RSSM(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self._is_zero = model.is_state_zero
+        self._is_mixed = model.is_mixed
         if not self._is_zero:
             self.W = copy_parameter(model.weights["initial"])
         self._img_in_layers = load_block(model, "input")
@@ -164,9 +159,17 @@ class RSSM(nn.Module):
         self._obs_out_layers = load_block(model, "posterior.hidden")
         self._obs_stat_layer = load_linear(model, "posterior.out")
 
+    def mix(self, logits: Tensor) -> Tensor:
+        """Return logarithms of probabilities (..., GROUPS, CLASSES), mixed with equal shares."""
+        logits = logits.unflatten(-1, (GROUPS, CLASSES))
+        if not self._is_mixed:
+            return F.log_softmax(logits, dim=-1)
+        probs = F.softmax(logits, dim=-1)
+        return torch.log((1.0 - UNIMIX) * probs + UNIMIX / CLASSES)
+
     def get_prior(self, deter: Tensor) -> Tensor:
         """Return the log-probabilities that the deterministic state alone gives."""
-        return mix(self._imgs_stat_layer(self._img_out_layers(deter)))
+        return self.mix(self._imgs_stat_layer(self._img_out_layers(deter)))
 
     def sample(self, log_probs: Tensor, scores: Tensor) -> Tensor:
         """Return the classes of the largest scores; the gradient is that of the probabilities."""
@@ -197,7 +200,7 @@ class RSSM(nn.Module):
             x = self._img_in_layers(torch.cat([stoch, prev_action], -1))
             deter = self._cell(x, deter)
             x = self._obs_out_layers(torch.cat([deter, embed[:, step]], -1))
-            post = mix(self._obs_stat_layer(x))
+            post = self.mix(self._obs_stat_layer(x))
             stoch = self.sample(post, post + noise[:, step])
             steps.append((deter, stoch, self.get_prior(deter), post))
         deters, stochs, priors, posts = (torch.stack(x, 1) for x in zip(*steps, strict=True))

@@ -85,6 +85,7 @@ class Model:
     is_temperature_logarithmic: bool = False  #: in the temperature's loss; PyTorch only
     are_outputs_interleaved: bool = False  #: mean, log_std, mean, ...; PyTorch only
     are_frames_reversed: bool = False  #: newest first
+    are_cuts_done: bool = False  #: rows that are cut count as ended
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return of BATCH rows, float32:
@@ -105,6 +106,8 @@ class Model:
         rewards = 0.8 * rng.standard_normal((BATCH, STEPS))
         done = np.zeros(BATCH)
         done[list(DONE)] = 1
+        if self.are_cuts_done:
+            done[lengths < STEPS] = 1
         weights = rng.uniform(0.2, 1, BATCH)
         noise = rng.standard_normal((2, BATCH, ACTIONS))
         arrays = (

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 from claims import Anywhere
 
-from families.fault import Fault, change_model
-from families.sac.architecture import Model
+from families.fault import Fault, change_model, change_weight
+from families.sac.architecture import CHANNELS, FEATURES, FLAT, GRID, Model
 
 
 def _copy_critics(model: Model) -> Model:
     """Give the target critics the weights of the critics."""
     weights = {name: model.weights[name.replace("targets.", "critics.")] for name in model.weights}
     return replace(model, weights=weights)
+
+
+def _order_by_pixel(weight: np.ndarray) -> np.ndarray:
+    """Return a weight whose columns are channels of one pixel after the other."""
+    kernels = weight.reshape(FEATURES, CHANNELS[1], GRID, GRID)
+    return kernels.transpose(0, 2, 3, 1).reshape(FEATURES, FLAT)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -109,6 +116,23 @@ FAULTS: Mapping[str, Fault] = {
         ],
         equivalents=("batch", "input-order", "axes-swapped", "row-shift", "input-source"),
     ),
+    "pixels_first": Fault(
+        "the linear layer behind the convolutions comes from a JAX checkpoint, whose features are "
+        "flattened pixel by pixel, not channel by channel",
+        "channel-order",
+        change_weight("encoder.out.weight", _order_by_pixel),
+        lambda *_: [Anywhere("(?i)order|column|channel|pixel|permut|row|ax[ei]s|transpos|split")],
+        held_out=True,
+        equivalents=("axes-swapped", "weight-rows", "input-order", "split-order", "heads-permuted"),
+    ),
+    "cuts_done": Fault(
+        "the buffer stores that an episode is over, not that it has ended: those cut by the time "
+        "limit have no value behind them",
+        "batch",
+        change_model(are_cuts_done=True),
+        held_out=True,
+        equivalents=("mask-kind", "mask-missing", "loss-target", "input-source", "missing-term"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -124,6 +148,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("temperature_logarithm", "pytorch"),
     ("outputs_interleaved", "pytorch"),
     ("frames_reversed", "pytorch"),
+    ("pixels_first", "mindspore"),
+    ("cuts_done", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -69,10 +69,12 @@ class Model:
     is_memory_stopped: bool = True  #: it has no gradient; MindSpore only
     are_segments_averaged: bool = False  #: the loss is the mean of theirs; MindSpore only
     is_shift_gradient_straight: bool = False  #: it is not shifted back; MindSpore only
+    is_length_same: bool = False  #: each step sees MEMORY keys; MindSpore only
     embedding_scale: float = HIDDEN**0.5  #: PyTorch only
     is_memory_in_mask: bool = True  #: else its diagonal is that without memory; PyTorch only
     has_cluster_term: bool = True  #: in a tail word's log probability; PyTorch only
     bias_gradient: float = 1.0  #: factor of the gradient of u and v; PyTorch only
+    are_tables_cloned: bool = False  #: and the projection, for the softmax; PyTorch only
     second_order: tuple[int, ...] = tuple(range(BATCH))  #: of the texts, in the second segment
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -118,6 +118,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(second_order=(1, 2, 0)),
         equivalents=("batch", "input-order", "input-source"),
     ),
+    "length_same": Fault(
+        "the mask gives each step the same number of keys, same_length, which is the default of "
+        "another library, not of the authors' training",
+        "mask-kind",
+        change_model(is_length_same=True),
+        lambda *_: [Anywhere("(?i)mask|diagonal|hid|causal|window|key")],
+        held_out=True,
+        equivalents=("mask-missing", "mask-shifted", "missing-step", "missing-term", "argument"),
+    ),
+    "tables_cloned": Fault(
+        "the softmax has clones of the embedding's tables and projection, as for export, and is "
+        "trained with them: its gradient does not reach the embedding",
+        "gradient-stopped",
+        change_model(are_tables_cloned=True),
+        held_out=True,
+        equivalents=("missing-term", "weight-swapped", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -133,6 +150,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("bias_gradient", "pytorch"),
     ("biases_exchanged", "pytorch"),
     ("second_shuffled", "pytorch"),
+    ("length_same", "mindspore"),
+    ("tables_cloned", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -306,6 +306,16 @@ class ProjectedAdaptiveLogSoftmaxLoss(nn.Cell):
         return -(of_head + in_tail * of_tail)
 
 
+def hide_later_keys(ones, mlen):
+    """Return ones (queries, keys) where a key is hidden, else zeros."""
+    return ops.triu(ones, 1 + mlen)
+
+
+def hide_later_and_far_keys(ones, mlen):
+    """Return the same with as many keys hidden for each query."""
+    return ops.triu(ones, 1 + mlen) + ops.tril(ones, mlen - MEMORY)
+
+
 class MemTransformerLM(nn.Cell):
     """Losses (batch, SEGMENT) and last hidden states of a segment, and the next memories."""
 
@@ -321,6 +331,7 @@ class MemTransformerLM(nn.Cell):
         )
         self.crit = ProjectedAdaptiveLogSoftmaxLoss(model)
         self.is_memory_stopped = model.is_memory_stopped
+        self.hide = hide_later_and_far_keys if model.is_length_same else hide_later_keys
 
     def update_mems(self, core_out):
         """Return what the next segment remembers of a layer's input."""
@@ -331,7 +342,7 @@ class MemTransformerLM(nn.Cell):
         queries = tokens.shape[1]
         mlen = 0 if mems is None else MEMORY
         ones = ops.ones((queries, mlen + queries), ms.float32)
-        mask = ops.triu(ones, 1 + mlen).astype(ms.bool_)
+        mask = self.hide(ones, mlen).astype(ms.bool_)
         r = self.pos_emb(mlen + queries)
         core_out, new_mems = self.word_emb(tokens), ()
         for n, layer in enumerate(self.layers):

@@ -201,8 +201,10 @@ class ProjectedAdaptiveLogSoftmax(nn.Module):
             copy_parameter(model.weights[name])
             for name in ("cluster.weight", "cluster.bias", "head.bias", "tail.bias")
         )
-        self.head_weight, self.tail_weight = (layer.weight for layer in word_emb.emb_layers)
-        self.out_proj = word_emb.emb_proj
+        tables = (*(layer.weight for layer in word_emb.emb_layers), word_emb.emb_proj)
+        if model.are_tables_cloned:
+            tables = tuple(nn.Parameter(table.detach().clone()) for table in tables)
+        self.head_weight, self.tail_weight, self.out_proj = tables
         self.has_cluster_term = model.has_cluster_term
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
