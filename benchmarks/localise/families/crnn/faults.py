@@ -121,7 +121,6 @@ FAULTS: Mapping[str, Fault] = {
         "gate-order",
         _order_gates,
         lambda *_: [Anywhere("(?i)gate|order|row|block|exchang|swap|permut|split")],
-        held_out=True,
         equivalents=("weight-rows", "split-order", "heads-permuted", "channel-order"),
     ),
     "columns_floored": Fault(
@@ -129,7 +128,6 @@ FAULTS: Mapping[str, Fault] = {
         "pixel: half of the width is rounded down, not up",
         "rounding-mode",
         change_model(are_columns_floored=True),
-        held_out=True,
         equivalents=(
             "argument",
             "constant-offset",

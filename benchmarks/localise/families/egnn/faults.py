@@ -142,7 +142,6 @@ FAULTS: Mapping[str, Fault] = {
                 r"(?i)(?<![\w.])-(?:1|1\.0+\d*|0?\.99\d*)(?![\w.])|sign|negat|batch|input|force"
             )
         ],
-        held_out=True,
         equivalents=("batch", "constant-factor", "scale", "missing-step"),
     ),
     "directions_unnormed": Fault(
@@ -150,7 +149,6 @@ FAULTS: Mapping[str, Fault] = {
         "by the default of the authors' code",
         "missing-step",
         change_model(are_directions_normed=False),
-        held_out=True,
         equivalents=("norm-missing", "input-source", "argument"),
     ),
 }

@@ -116,7 +116,6 @@ FAULTS: Mapping[str, Fault] = {
         "epsilon",
         change_model(is_eps_squared=False),
         lambda *_: [Values(CHARBONNIER_EPS, CHARBONNIER_EPS**2)],
-        held_out=True,
         equivalents=("constant-offset", "argument"),
     ),
     "heads_interleaved": Fault(
@@ -124,7 +123,6 @@ FAULTS: Mapping[str, Fault] = {
         "channel), there and back",
         "heads-permuted",
         change_model(are_heads_interleaved=True),
-        held_out=True,
         equivalents=("axes-swapped", "split-order", "channel-order", "input-order"),
     ),
 }

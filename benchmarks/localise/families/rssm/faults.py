@@ -125,14 +125,12 @@ FAULTS: Mapping[str, Fault] = {
         "a sample is the one-hot vector alone: no gradient passes straight to the probabilities",
         "gradient-stopped",
         change_model(is_sample_straight=False),
-        held_out=True,
         equivalents=("straight-through", "missing-term", "missing-step", "input-source"),
     ),
     "unmixed": Fault(
         "probabilities are those of the softmax alone, as in DreamerV2, without equal shares",
         "missing-step",
         change_model(is_mixed=False),
-        held_out=True,
         equivalents=(
             "missing-term",
             "constant-offset",

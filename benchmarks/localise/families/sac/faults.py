@@ -122,7 +122,6 @@ FAULTS: Mapping[str, Fault] = {
         "channel-order",
         change_weight("encoder.out.weight", _order_by_pixel),
         lambda *_: [Anywhere("(?i)order|column|channel|pixel|permut|row|ax[ei]s|transpos|split")],
-        held_out=True,
         equivalents=("axes-swapped", "weight-rows", "input-order", "split-order", "heads-permuted"),
     ),
     "cuts_done": Fault(
@@ -130,7 +129,6 @@ FAULTS: Mapping[str, Fault] = {
         "limit have no value behind them",
         "batch",
         change_model(are_cuts_done=True),
-        held_out=True,
         equivalents=("mask-kind", "mask-missing", "loss-target", "input-source", "missing-term"),
     ),
 }

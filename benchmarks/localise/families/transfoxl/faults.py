@@ -124,7 +124,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-kind",
         change_model(is_length_same=True),
         lambda *_: [Anywhere("(?i)mask|diagonal|hid|causal|window|key")],
-        held_out=True,
         equivalents=("mask-missing", "mask-shifted", "missing-step", "missing-term", "argument"),
     ),
     "tables_cloned": Fault(
@@ -132,7 +131,6 @@ FAULTS: Mapping[str, Fault] = {
         "trained with them: its gradient does not reach the embedding",
         "gradient-stopped",
         change_model(are_tables_cloned=True),
-        held_out=True,
         equivalents=("missing-term", "weight-swapped", "input-source"),
     ),
 }
