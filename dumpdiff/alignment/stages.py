@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow, Gradients
+from ..model.arrays import Ints
 from ..rulebook import Rules
 from . import anchors, mapping_evidence
 from .excluded_pairs import separate_circles, separate_copies
 from .fused_groups import FusedGroup, find_fused_groups
 from .given_values import pair_given_values
+from .gradient_shares import separate_shares
 from .joint_dataflow import JointDataflow, join_dataflows
 from .lineage import pair_by_lineage
 from .losses import pair_mistakable_losses
@@ -63,6 +65,19 @@ class Alignment:
             self.classes["target"].tolist(), self.classes["reference"].tolist(), strict=True
         )
         return dict(pairs)
+
+    @cached_property
+    def partner_columns(self) -> tuple[Ints, Ints]:
+        """(classes,) of the target and of the reference: the partner of each, -1 if it has none."""
+        values = self.classes["target"].to_numpy(), self.classes["reference"].to_numpy()
+        columns = []
+        for flow, own, others in zip(
+            (self.target, self.reference), values, values[::-1], strict=True
+        ):
+            column = np.full(len(flow.classes), -1)
+            column[own] = others
+            columns.append(column)
+        return columns[0], columns[1]
 
     @cached_property
     def op_partners(self) -> dict[int, int]:
@@ -148,6 +163,7 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     separate_partial_sums(matching)
     separate_circles(matching)
     separate_copies(matching)
+    separate_shares(matching, gradients_t, gradients_r)
     groups = find_fused_groups(
         matching, rules, (updates_t, updates_r), (gradients_t.by_value, gradients_r.by_value)
     )

@@ -23,6 +23,7 @@ def mark_compared_at_ends(
     state: list[str],
     leads_to_agreement: Sequence[bool],
     returned_nodes: Mapping[int, set[int]],
+    unread_sums: Mapping[int, Mapping[int, float]],
 ) -> None:
     """Mark values without comparison as reconverged where an agreeing tensor depends on them.
 
@@ -49,7 +50,11 @@ def mark_compared_at_ends(
     gradient_ends = _find_gradients_of_weights(graph, open_nodes)
     for is_second_pass in (False, True):
         for node in open_nodes:
-            ends: Sequence[int] = [*graph.children[node], *gradient_ends.get(node, ())]
+            ends: Sequence[int] = [
+                *graph.children[node],
+                *gradient_ends.get(node, ()),
+                *unread_sums.get(node, ()),
+            ]
             if is_second_pass and node in returned_nodes:
                 ends = [*ends, *returned_nodes[node]]
             touches_difference[node] |= any(touches_difference[end] for end in ends)

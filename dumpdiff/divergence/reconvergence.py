@@ -60,7 +60,7 @@ def find_reconverged(
     removing_results = _find_removing_results(graph, state, returned_nodes)
     has_differences = any(name in DIVERGED for name in state)
     unused_nodes = find_gradients_of_inputs(graph) if has_differences else set()
-    unread_sums = find_unread_gradients(graph, state, unused_nodes) if has_differences else {}
+    unread_sums = find_unread_gradients(graph, state, unused_nodes)
     # what these ops give back was there before, so it comes earlier in the order
     returned_ends = {end for results in removing_results.values() for end in results}
     # error of each node from which on some agreeing value below would have noticed it
@@ -78,6 +78,8 @@ def find_reconverged(
         if is_precise and graph.phase[node] == FORWARD and state[node] != AGREEING:
             ends = _select_forward_ends(graph, state, ends)
         ends = [end for end in ends if not _is_wrong_guess(graph, state, node, end)]
+        later_ends = [end for end in ends if ranks[end] > ranks[node] or end in returned_ends]
+        ends = later_ends or ends  # what came before is a partner by mistake
         ends = ends or removing_results.get(node, []) or list(sums)
         agreeing_ends = [
             end
@@ -100,7 +102,7 @@ def find_reconverged(
         if state[node] in UNKNOWN or not errors[node] <= noticeable_errors[node]:
             state[node] = RECONVERGED
             leads_to_agreement[node] = True
-    mark_compared_at_ends(graph, state, leads_to_agreement, returned_nodes)
+    mark_compared_at_ends(graph, state, leads_to_agreement, returned_nodes, unread_sums)
     return state
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from ..alignment.confidence import CERTAIN
+from ..alignment.gradient_shares import has_other_use
 from ..alignment.slot_pairs import SlotPair
 from ..comparison import NO_INFORMATION
 from ..comparison.noise import GRADIENT_FACTOR
@@ -48,6 +49,8 @@ from .step_results import excuse_by_results
 #: Canonical kind of a record of the gradient of a parameter.
 _PARAMETER_GRADIENT = "grad:parameters"
 
+#: Running sums and products, which may be exclusive.
+_SCANS = {"cumsum", "cumprod"}
 #: Error below which a pair is one tensor: another tensor is not so near by chance.
 _NEAR_ERROR = 0.05
 #: Times the largest error that a value depends on, up to which its own follows from that one by
@@ -386,9 +389,14 @@ def _judge_slot_pairs(
             has_consequence = _leads_to_difference(graph, state, changed_nodes)
             state[node] = INTRODUCED if has_consequence else RECONVERGED
             continue
+        if pair.slot_kind == "output" and (
+            _is_other_scan(graph, pair, state) or _is_share_of_gradient(graph, pair)
+        ):
+            state[node] = RECONVERGED
+            continue
         if pair.slot_kind == "input" and (
             _is_applied_again(graph, pair)
-            or _computes_mask(graph, pair)
+            or _share_discrete_results(graph, pair)
             or is_reversed_difference(graph, node)  # squared, as the results agree
         ):
             state[node] = RECONVERGED
@@ -434,6 +442,35 @@ def _is_final_gradient(graph: JointGraph, pair: SlotPair) -> bool:
     return pair.slot_kind == "output" and _PARAMETER_GRADIENT in kinds
 
 
+def _is_other_scan(graph: JointGraph, pair: SlotPair, state: Sequence[str]) -> bool:
+    """Return whether one side's running sum or product leaves out the current element.
+
+    Then the other side moves its result by one place, which is no op in all records: its numbers
+    are those of another value of that side.
+    """
+    target, reference = graph.sides
+    kinds = {target.kinds[pair.target_op], reference.kinds[pair.reference_op]}
+    nodes = (target.nodes[pair.target], reference.nodes[pair.reference])
+    return len(kinds) == 1 and kinds <= _SCANS and any(state[node] == AGREEING for node in nodes)
+
+
+def _is_share_of_gradient(graph: JointGraph, pair: SlotPair) -> bool:
+    """Return whether a slot holds the gradient of a value that only one side uses elsewhere."""
+    alignment = graph.comparison.alignment
+    outputs = []
+    for flow, op in (
+        (alignment.target, pair.target_op),
+        (alignment.reference, pair.reference_op),
+    ):
+        call = int(flow.trace.ops["forward"].iat[op])
+        outputs.append(flow.writes[call][0] if call >= 0 and flow.writes[call] else -1)
+    output_t, output_r = outputs
+    if output_t < 0 or alignment.partners.get(output_t) != output_r:
+        return False
+    flows = (alignment.target, alignment.reference)
+    return has_other_use(flows, alignment.partner_columns, output_t)
+
+
 def _is_applied_again(graph: JointGraph, pair: SlotPair) -> bool:
     """Return whether one side applies an operator to its own result, and the other one does not.
 
@@ -448,17 +485,22 @@ def _is_applied_again(graph: JointGraph, pair: SlotPair) -> bool:
     )
 
 
-def _computes_mask(graph: JointGraph, pair: SlotPair) -> bool:
-    """Return whether both ops compute truth values, which different numbers may have in common.
+def _share_discrete_results(graph: JointGraph, pair: SlotPair) -> bool:
+    """Return whether all that two ops have in common are truth values, or places.
 
-    What is no padding follows from the tokens as well as from the attention mask of a batch.
+    Different numbers may have these in common. What is no padding follows from the tokens as well
+    as from the attention mask of a batch, and the largest number is in the place of its logarithm.
     """
-    dtypes = {
-        str(side.flow.list_column("dtype")[value])
+    dtypes_t, dtypes_r = (
+        {
+            int(side.nodes[value]): str(side.flow.list_column("dtype")[value])
+            for value in side.flow.writes[op]
+        }
         for side, op in zip(graph.sides, (pair.target_op, pair.reference_op), strict=True)
-        for value in side.flow.writes[op]
-    }
-    return dtypes == {"bool"}
+    )
+    common_dtypes = [dtype for node, dtype in dtypes_t.items() if node in dtypes_r]
+    dtypes = common_dtypes or [*dtypes_t.values(), *dtypes_r.values()]
+    return bool(dtypes) and all(map(is_discrete, dtypes))
 
 
 def _reads_own_kind(side: GraphSide, op: int, tensor: int, node: int) -> bool:

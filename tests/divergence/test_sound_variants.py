@@ -31,10 +31,14 @@ PAIRS = (
     ("experts_rows", "experts_masks"),
     ("gate_sigmoid", "gate_exponential"),
     ("attention_written", "attention_fused"),
+    ("extent_exponentials", "extent_logarithms"),  # the largest number, and its logarithm
 )
 
 #: First word of variants -> the archive with them, if it is not that of most.
-ARCHIVES = {"clipped": "pt_clipped", "distance": "pt_distances", "halves": "pt_halves"}
+ARCHIVES = {
+    "clipped": "pt_clipped", "distance": "pt_distances", "halves": "pt_halves",
+    "extent": "pt_extents",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,133 @@
+"""Gradients of values that only one side uses for something else, too.
+
+What flows back to a value is the sum over all its uses. If one side computes the next value from
+it, and the other side computes that from something else, the gradient of one is a share of the
+other: both are right, and they differ. A direction is cut from the offset of a point from the
+camera, and one side transforms the point by that offset, too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..graph import Flow, Gradients
+from ..graph.missing_edges import find_bridge, has_missing_producer
+from ..model.arrays import Flags, Ints
+from ..model.trace import BACKWARD, FORWARD
+from .matches import Matching
+from .values import compute_distances
+
+#: Relative difference of gradients from which on one may lack a share; less may be noise.
+_MIN_SHARE = 1e-3
+#: Values after one that are searched for those with partners.
+_MAX_VALUES = 64
+
+
+def separate_shares(matching: Matching, target: Gradients, reference: Gradients) -> None:
+    """Unpair gradients that differ where the values have other uses on the other side.
+
+    So is what flows back from such values through the ops that computed them. A gradient that
+    follows from others that differ is left as it is.
+    """
+    values_t, values_r = _index_values(target), _index_values(reference)
+    paired = np.flatnonzero(matching.classes_t >= 0)
+    distances = compute_distances(
+        matching.prints_t, paired, matching.prints_r, matching.classes_t[paired]
+    )
+    differing = paired[distances > _MIN_SHARE]
+    differs = np.zeros(len(matching.classes_t), dtype=bool)
+    differs[differing] = True
+    for t in differing.tolist():
+        if matching.evidence[t] != "gradient" or _follows_from_differences(matching, t, differs):
+            continue
+        r = int(matching.classes_t[t])
+        flows, partners = (
+            (matching.target, matching.reference),
+            (matching.classes_t, matching.classes_r),
+        )
+        if any(
+            matching.classes_t[value] in values_r[r] and has_other_use(flows, partners, value)
+            for value in values_t[t]
+        ):
+            matching.unpair(t, r)
+
+
+def _index_values(gradients: Gradients) -> Mapping[int, set[int]]:
+    """Return gradient -> the values whose uses it adds up: its own, and that it flows back from."""
+    values: defaultdict[int, set[int]] = defaultdict(set)
+    for value, gradient in gradients.by_value.items():
+        values[gradient].add(value)
+    for (output, _, _), gradient in gradients.by_edge.items():
+        values[gradient].add(output)
+    return values
+
+
+def _follows_from_differences(matching: Matching, t: int, differs: Flags) -> bool:
+    """Return whether all gradients that a target's gradient is computed from differ."""
+    flow = matching.target
+    producer = int(flow.producers[t])
+    if producer < 0:
+        return False
+    gradients = [
+        value
+        for value in flow.operands[producer]
+        if matching.classes_t[value] >= 0 and flow.list_column("phase")[value] == BACKWARD
+    ]
+    return bool(gradients) and all(differs[value] for value in gradients)
+
+
+def has_other_use(flows: tuple[Flow, Flow], partners: tuple[Ints, Ints], value_t: int) -> bool:
+    """Return whether something is computed from one of two partners, but not from the other one.
+
+    ``flows`` are those of the target and of the reference, ``partners`` the partner of each class
+    of either side, -1 for none. ``value_t`` is the target's value.
+    """
+    values = (value_t, int(partners[0][value_t]))
+    for side, other in ((0, 1), (1, 0)):
+        for end in _list_ends(flows[side], partners[side], values[side]):
+            if not _may_follow(flows[other], int(partners[side][end]), values[other]):
+                return True
+    return False
+
+
+def _list_ends(flow: Flow, partners: Ints, value: int) -> list[int]:
+    """Return the nearest values with partners that the forward pass computes from a value."""
+    ends: list[int] = []
+    open_values, seen = [value], {value}
+    for source in open_values:  # grows on the way
+        for op in flow.users[source]:
+            if flow.phases[op] != FORWARD or flow.is_module[op]:
+                continue
+            for result in flow.writes[op]:
+                if result in seen or flow.producers[result] != op:
+                    continue
+                seen.add(result)
+                if partners[result] >= 0:
+                    ends.append(result)
+                elif len(seen) < _MAX_VALUES:
+                    open_values.append(result)
+    return ends
+
+
+def _may_follow(flow: Flow, value: int, source: int) -> bool:
+    """Return whether a value is computed from another one, as far as the record shows."""
+    first_op = int(flow.producers[source])
+    open_values, seen = [value], {value}
+    while open_values:
+        current = open_values.pop()
+        if current == source:
+            return True
+        producer = int(flow.producers[current])
+        sources: Sequence[int] = flow.operands[producer] if producer > first_op else ()
+        if producer < 0 and has_missing_producer(flow, current):
+            bridge = find_bridge(flow, current)
+            if bridge is None:
+                return True
+            sources = bridge.parents
+        operands = [operand for operand in sources if operand not in seen]
+        seen.update(operands)
+        open_values += operands
+    return False
