@@ -9,7 +9,8 @@ import numpy as np
 from ..model.arrays import AnyArray
 from .call import Call, Interpretations
 
-_COMPARISONS: Mapping[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
+#: Of two inputs, element by element.
+COMPARISONS: Mapping[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "gt": np.greater,
@@ -38,7 +39,7 @@ def compare_inputs(call: Call) -> Interpretations:
     """Compute a comparison of two inputs, 1 where it holds."""
     if len(call.inputs) >= 2:
         a, b = call.inputs[:2]
-        yield "", _COMPARISONS[call.kind](a, b).astype(np.float64)
+        yield "", COMPARISONS[call.kind](a, b).astype(np.float64)
 
 
 def join_conditions(call: Call) -> Interpretations:
@@ -67,7 +68,7 @@ def assign_value(call: Call) -> Interpretations:
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], Interpretations]] = {
-    **dict.fromkeys(_COMPARISONS, compare_inputs),
+    **dict.fromkeys(COMPARISONS, compare_inputs),
     **dict.fromkeys(_LOGICAL, join_conditions),
     **dict.fromkeys(_ROUNDING, round_input),
     "logical_not": negate_condition,

@@ -515,3 +515,20 @@ def test_a_mask_may_begin_at_another_place(axis):
     cause = explain_fault_case(case)[0]
     assert cause.name == "mask-shifted"
     assert f"a mask rolled by -1 along axis {axis - 2}" in cause.text
+
+
+def test_a_comparison_may_have_another_number():
+    depths = np.random.default_rng(4).random((5, 6))
+    calls = [Call("gt", (depths, np.array(number))) for number in (0.2, 0.5)]
+    case = make_fault_case(depths > 0.5, depths > 0.2, {}, dtype="bool", call=calls[0])
+    cause = explain_fault_case(replace(case, faulty_call=calls[1]))[0]
+    assert (cause.name, cause.parameters) == ("argument", {"threshold": 0.5})
+    assert "a comparison with 0.5; the reference compares with 0.2" in cause.text
+
+
+def test_a_difference_may_be_that_of_the_other_order():
+    """The estimate of a divergence is exp(b - a) - (b - a) - 1, and not symmetric."""
+    a, b = np.random.default_rng(5).standard_normal((2, 5, 6))
+    case = make_fault_case(b - a, a - b, {}, call=Call("sub", (a, b)))
+    faulty_call = Call("sub", (b, a))
+    assert explain_fault_case(replace(case, faulty_call=faulty_call))[0].name == "input-order"

@@ -12,7 +12,7 @@ from ...model.arrays import Floats
 from ...model.finding import Finding
 from ...model.trace import BACKWARD, FORWARD, OPTIMIZER
 from ...operators.elementwise import ROUNDINGS
-from ..fault_case import FaultCase, find_masked
+from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from ..parameter_fit import fit_factor
 from ..scalings import select_scalings
@@ -46,6 +46,18 @@ _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "logsumexp"}
 _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
 
+def _subtracts_other_input(case: FaultCase) -> bool:
+    """Return whether the last ops are b - a and a - b."""
+    calls = (case.call, case.faulty_call)
+    if any(call is None or call.kind != "sub" or len(call.inputs) < 2 for call in calls):
+        return False
+    inputs, faulty_inputs = (call.inputs[:2] for call in calls if call is not None)
+    return all(
+        own.shape == other.shape and compute_residual(other, own) <= case.limit
+        for own, other in zip(inputs, faulty_inputs[::-1], strict=True)
+    )
+
+
 def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
     """Suggest faulty = c faithful, with c by least squares over unmasked elements."""
     is_masked = find_masked(case.faithful)
@@ -59,6 +71,14 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
         if np.min(distances) < _MOMENT_DISTANCE:
             return  # the same moment, corrected or not: nothing was clipped
     if not np.isfinite(factor) or factor == 0:
+        return
+    if abs(factor + 1) < _SIGN_DISTANCE and _subtracts_other_input(case):
+        yield Candidate(
+            -case.faithful,
+            "the difference of its inputs in the other order",
+            unchanged=case.faithful,
+            cause="input-order",
+        )
         return
     if abs(factor + 1) < _SIGN_DISTANCE and _enters_exponential(case):
         yield Candidate(

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...model.arrays import AnyArray, Flags, Floats
 from ...model.trace import FORWARD
+from ...operators.decisions import COMPARISONS
 from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from .attention import is_cross_attention
@@ -58,6 +59,29 @@ def suggest_other_mask(case: FaultCase) -> Iterator[Candidate]:
                     unchanged=unchanged,
                     cause="mask-fill",
                 )
+
+
+def suggest_other_threshold(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that a comparison has the number that the other side's comparison has."""
+    call, faulty_call = case.call, case.faulty_call
+    if call is None or faulty_call is None or call.kind not in COMPARISONS:
+        return
+    if len(call.inputs) < 2 or not len(call.numbers) == len(faulty_call.numbers) == 1:
+        return
+    own, number = call.numbers[0], faulty_call.numbers[0]
+    inputs = [item if item.ndim else np.array(number) for item in call.inputs[:2]]
+    unchanged, predicted = (
+        COMPARISONS[call.kind](*operands).astype(float) for operands in (call.inputs[:2], inputs)
+    )
+    if number != own and predicted.size == case.faithful.size:
+        yield Candidate(
+            predicted.reshape(case.faithful.shape),
+            f"a comparison with {number:g}",
+            f"compares with {own:g}",
+            parameters={"threshold": number},
+            unchanged=unchanged.reshape(case.faithful.shape),
+            cause="argument",
+        )
 
 
 def suggest_rolled_mask(case: FaultCase) -> Iterator[Candidate]:
@@ -205,6 +229,7 @@ def _format_slopes(slopes: Floats) -> str:
 
 HYPOTHESES = (
     Hypothesis("mask-kind", suggest_other_mask),
+    Hypothesis("argument", suggest_other_threshold),
     Hypothesis("mask-shifted", suggest_rolled_mask),
     Hypothesis("relative-bias", suggest_distance_bias),
 )
