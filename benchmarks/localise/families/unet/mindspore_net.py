@@ -105,11 +105,11 @@ class FusedGroupNorm(nn.Cell):
     def __init__(self, groups: int, weight: Tensor, bias: Tensor, eps: float) -> None:
         super().__init__()
         self.groups, self.normalize = groups, NormalizedGroups(eps)
-        self.weight, self.bias = Parameter(weight), Parameter(bias)
+        self.gamma, self.beta = Parameter(weight), Parameter(bias)
 
     def construct(self, x):
         y = self.normalize(x.reshape(x.shape[0], self.groups, -1)).reshape(x.shape)
-        return y * self.weight.reshape(1, -1, 1, 1) + self.bias.reshape(1, -1, 1, 1)
+        return y * self.gamma.reshape(1, -1, 1, 1) + self.beta.reshape(1, -1, 1, 1)
 
 
 class ResnetBlock(nn.Cell):
