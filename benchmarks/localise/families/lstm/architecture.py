@@ -67,6 +67,8 @@ class Model:
     )
     #: > 0: largest gradient of what goes into a gate, and its negative the least, in the last layer
     gradient_limit: float = 0.0
+    is_hidden_stopped: bool = False  #: no gradient from gates to hidden states, in the last layer
+    are_states_reshaped: bool = False  #: from (batch, layers, width), not transposed
     #: plain steps along clipped gradients, as in PyTorch's example of a word language model
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="sgd", weight_decay=0.0, clip=0.25)
@@ -82,6 +84,8 @@ class Model:
         begin = self.label_shift
         hidden = np.tanh(0.5 * rng.standard_normal((LAYERS, BATCH, WIDTH)))
         cell = 0.5 * rng.standard_normal((LAYERS, BATCH, WIDTH))
+        if self.are_states_reshaped:
+            hidden, cell = (state.swapaxes(0, 1).reshape(state.shape) for state in (hidden, cell))
         return (
             tokens[:, :-1].copy(),
             tokens[:, begin : begin + SEQ].copy(),

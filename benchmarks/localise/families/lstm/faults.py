@@ -256,6 +256,22 @@ FAULTS: Mapping[str, Fault] = {
         _claim(r"(?i)clamp|clip|limit|\b0\.005\b"),
         equivalents=("clip", "missing-step", "gradient-scaled", "gradient-stopped"),
     ),
+    "hidden_stopped": Fault(
+        "gradients of the last layer go back through its cell states only, not from the gates to "
+        "the hidden state before, as in the first paper's truncation",
+        "gradient-stopped",
+        change_model(is_hidden_stopped=True),
+        equivalents=("missing-term",),
+        held_out=True,
+    ),
+    "states_reshaped": Fault(
+        "states of the previous batch, saved as (batch, layers, width), are reshaped to (layers, "
+        "batch, width), not transposed",
+        "axes-swapped",
+        change_model(are_states_reshaped=True),
+        equivalents=("batch", "input-order", "row-shift", "heads-permuted", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -292,6 +308,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gradient_averaged", "pytorch"),
     ("gates_clipped", "mindspore"),
     ("logits_by_step", "pytorch"),
+    ("hidden_stopped", "mindspore"),
+    ("states_reshaped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

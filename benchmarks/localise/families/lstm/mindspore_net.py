@@ -42,6 +42,7 @@ class LSTMCell(nn.Cell):
         self.is_hard = model.gate_activation == "hard"
         self.is_cell_activated = model.is_cell_activated or n < LAYERS - 1
         self.cell_limit = model.cell_limit if n == LAYERS - 1 else 0.0
+        self.is_hidden_stopped = model.is_hidden_stopped and n == LAYERS - 1
         self.clipped_gradient = None
         if model.gradient_limit and n == LAYERS - 1:
             self.clipped_gradient = ClippedGradient(model.gradient_limit)
@@ -55,6 +56,8 @@ class LSTMCell(nn.Cell):
         return self.matmul(x, self.weight_ih) + self.bias_ih
 
     def construct(self, projected, hidden, cell):
+        if self.is_hidden_stopped:
+            hidden = ops.stop_gradient(hidden)
         from_hidden = self.matmul(hidden, self.weight_hh)
         if self.has_hidden_bias:
             from_hidden = from_hidden + self.bias_hh

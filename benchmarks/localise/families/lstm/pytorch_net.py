@@ -160,8 +160,8 @@ def build_loss(model: Model) -> nn.Module:
         raise SystemExit("embedding_scale and is_cell_activated are knobs of the MindSpore net")
     if model.cell_limit or model.are_cells_read:
         raise SystemExit("cell_limit and are_cells_read are knobs of the MindSpore net")
-    if model.gradient_limit:
-        raise SystemExit("gradient_limit is a knob of the MindSpore net")
+    if model.gradient_limit or model.is_hidden_stopped:
+        raise SystemExit("gradient_limit and is_hidden_stopped are knobs of the MindSpore net")
     if model.dropout not in (0.0, DROPOUT):
         raise SystemExit(f"dropout is off or {DROPOUT}")
     loss = TokenLoss(model)

@@ -79,10 +79,12 @@ class Model:
     are_counts_exchanged: bool = False  #: in the mass of the added row and column; MindSpore only
     is_confidence_stopped: bool = True  #: no gradient to the descriptors; MindSpore only
     are_matches_pooled: bool = False  #: mean of all pairs' matches; MindSpore only
+    position_scale: float = POSITION_SCALE  #: MindSpore only
     normalized_axis: int = -1  #: of the descriptors; PyTorch only
     encoding_gradient: float = 1.0  #: factor of the encoder's gradient; PyTorch only
     is_column_gradient_of_rows: bool = False  #: of Sinkhorn's sums of columns; PyTorch only
     is_added_column_reused: bool = False  #: for the second images' unmatched; PyTorch only
+    are_projections_interleaved: bool = False  #: query, key and value by number; PyTorch only
     are_rows_first: bool = False  #: the batch has points as (y, x)
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from claims import Anywhere, Order, Ratio
 
 from families.fault import Fault, change_model
-from families.matcher.architecture import HEAD_WIDTH, HEADS, LAYERS, WIDTH, Model
+from families.matcher.architecture import HEAD_WIDTH, HEADS, LAYERS, SIZE, WIDTH, Model
 
 #: Rows of a projection whose axis of heads lies behind that of the head's numbers.
 _HEADS_LAST = np.arange(WIDTH).reshape(HEADS, HEAD_WIDTH).T.ravel()
@@ -128,6 +128,31 @@ FAULTS: Mapping[str, Fault] = {
         ],
         equivalents=("batch", "input-order", "axes-swapped", "row-shift", "input-source"),
     ),
+    "half_side": Fault(
+        "positions are divided by half of the image's longer side, as in LightGlue, not by 0.7 of "
+        "it, as in SuperGlue",
+        "constant-factor",
+        change_model(position_scale=0.5 * max(SIZE)),
+        lambda *_: [
+            Anywhere(r"(?<![\w.])(?:1\.4|1\.40+\d*|1\.39\d*|0\.71\d*|32(?:\.0*)?)(?![\w.])")
+        ],
+        equivalents=("scale", "rope-scaling", "argument"),
+        held_out=True,
+    ),
+    "projections_interleaved": Fault(
+        "the joined rows of self-attention are read as those of LightGlue, where query, key and "
+        "value of each number follow each other, though they were joined one kind after the other",
+        "split-order",
+        change_model(are_projections_interleaved=True),
+        equivalents=(
+            "axes-swapped",
+            "heads-permuted",
+            "channel-order",
+            "weight-rows",
+            "input-order",
+        ),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -143,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("heads_last", "pytorch"),
     ("added_column_reused", "pytorch"),
     ("rows_first", "pytorch"),
+    ("half_side", "mindspore"),
+    ("projections_interleaved", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

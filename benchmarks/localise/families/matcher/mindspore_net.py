@@ -53,9 +53,9 @@ def build_dense(model: Model, *paths: str) -> nn.Dense:
     )
 
 
-def normalize_points(points):
+def normalize_points(points, scale):
     """Return positions of points that are given in pixels."""
-    return (points - Tensor(SIZE, ms.float32) / 2) / POSITION_SCALE
+    return (points - Tensor(SIZE, ms.float32) / 2) / scale
 
 
 class KeypointEncoder(nn.Cell):
@@ -231,11 +231,13 @@ class Matcher(nn.Cell):
         self.final_proj = build_dense(model, "final")
         self.optimal_transport = OptimalTransport(model)
         self.is_confidence_stopped = model.is_confidence_stopped
+        self.position_scale = model.position_scale
 
     def construct(
         self, points0, points1, scores0, scores1, desc0, desc1, valid0, valid1, count0, count1
     ):
-        positions0, positions1 = normalize_points(points0), normalize_points(points1)
+        positions0 = normalize_points(points0, self.position_scale)
+        positions1 = normalize_points(points1, self.position_scale)
         desc0 = self.input_proj(self.normalize(desc0)) + self.kenc(positions0, scores0)
         desc1 = self.input_proj(self.normalize(desc1)) + self.kenc(positions1, scores1)
         rotary0, rotary1 = self.rotary(positions0), self.rotary(positions1)
@@ -432,7 +434,7 @@ class WrittenLoss(nn.Cell):
 
     def describe(self, points, scores, desc, valid):
         """Return the last layer's descriptors, and confidences' logits."""
-        positions = normalize_points(points)
+        positions = normalize_points(points, POSITION_SCALE)
         inputs = mint.cat((positions, scores.expand_dims(-1)), -1)
         encoded = self.encoder(inputs.reshape(2, PAIRS, POINTS, 3))
         lengths = mint.sqrt(mint.sum(mint.square(desc), -1, True))

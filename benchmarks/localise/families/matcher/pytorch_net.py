@@ -147,9 +147,17 @@ class SelfBlock(nn.Module):
         self.Wqkv = load_linear(model, *(f"{path}.{name}" for name in ("query", "key", "value")))
         self.out_proj = load_linear(model, f"{path}.out")
         self.ffn = load_ffn(model, path)
+        self.are_projections_interleaved = model.are_projections_interleaved
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return queries, keys and values (batch, HEADS, points, HEAD_WIDTH)."""
+        qkv = self.Wqkv(x)
+        if self.are_projections_interleaved:
+            return qkv.unflatten(-1, (HEADS, -1, 3)).transpose(1, 2).unbind(dim=-1)
+        return tuple(split_heads(part) for part in qkv.chunk(3, dim=-1))
 
     def forward(self, x: Tensor, encoding: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (split_heads(part) for part in self.Wqkv(x).chunk(3, dim=-1))
+        q, k, v = self.project(x)
         q = apply_cached_rotary_emb(encoding, q)
         k = apply_cached_rotary_emb(encoding, k)
         context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None])

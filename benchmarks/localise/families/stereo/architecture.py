@@ -84,10 +84,12 @@ class Model:
     are_far_counted: bool = False  #: labels of MAX_DISPARITY and above; MindSpore only
     is_correlation_gradient_summed: bool = False  #: without the mean's divisor; MindSpore only
     are_edges_summed: bool = False  #: over colors, not averaged; MindSpore only
+    is_mask_mirrored: bool = True  #: that of padding, with the images; MindSpore only
     is_volume_rolled: bool = False  #: columns from the other end, not zeros; PyTorch only
     is_cost_similarity: bool = False  #: softmax(cost); PyTorch only
     is_consistency_attached: bool = False  #: the right disparity is no constant; PyTorch only
     is_warp_gradient_positive: bool = False  #: as if a warp read at x + d; PyTorch only
+    is_volume_leftward: bool = True  #: right columns are at x - d, not x + d; PyTorch only
     are_labels_upside_down: bool = False  #: the last row of an image first
 
     def batch(self) -> tuple[np.ndarray, ...]:

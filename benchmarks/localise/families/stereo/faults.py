@@ -114,6 +114,28 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_labels_upside_down=True),
         equivalents=("batch", "input-order", "row-shift", "scan-direction"),
     ),
+    "mask_unmirrored": Fault(
+        "the right image's photometric loss has images and disparity mirrored, but not the mask",
+        "mask-shifted",
+        change_model(is_mask_mirrored=False),
+        equivalents=("mask-kind", "missing-step", "scan-direction", "row-shift", "input-source"),
+        held_out=True,
+    ),
+    "volume_rightward": Fault(
+        "the volume compares a left column x with the right one at x + d, as if the images were "
+        "exchanged",
+        "position-offset",
+        change_model(is_volume_leftward=False),
+        equivalents=(
+            "row-shift",
+            "causal-shift",
+            "scan-direction",
+            "input-order",
+            "input-source",
+            "padding-mode",
+        ),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -129,6 +151,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("warp_gradient", "pytorch"),
     ("branches_reversed", "pytorch"),
     ("labels_upside_down", "pytorch"),
+    ("mask_unmirrored", "mindspore"),
+    ("volume_rightward", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

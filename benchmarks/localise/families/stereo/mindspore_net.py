@@ -440,6 +440,7 @@ class StereoWithLoss(nn.Cell):
         self.photometric_loss = PhotometricLoss()
         self.smoothness_loss = SmoothnessLoss(model)
         self.warp = Warp()
+        self.is_mask_mirrored = model.is_mask_mirrored
 
     def construct(self, left, right, labels, sizes):
         disparity0, disparity1, refined, right_disparity = self.network(left, right)
@@ -450,7 +451,7 @@ class StereoWithLoss(nn.Cell):
             ops.flip(right, (3,)),
             ops.flip(left, (3,)),
             ops.flip(right_disparity, (3,)),
-            ops.flip(mask, (3,)),
+            ops.flip(mask, (3,)) if self.is_mask_mirrored else mask,
         )
         smoothness = self.smoothness_loss(refined, left, mask)
         target = self.warp(ops.stop_gradient(right_disparity), refined)

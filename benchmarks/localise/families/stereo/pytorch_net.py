@@ -161,6 +161,12 @@ class CostVolume(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_volume_rolled = model.is_volume_rolled
+        self.is_volume_leftward = model.is_volume_leftward
+
+    def get_columns(self, disparity: int, width: int) -> tuple[slice, slice]:
+        """Return the columns of the left image and those of the right one that they have."""
+        late, early = slice(disparity, None), slice(None, width - disparity)
+        return (late, early) if self.is_volume_leftward else (early, late)
 
     def build_gwc_volume(self, left: Tensor, right: Tensor) -> Tensor:
         """Return correlations (batch, GROUPS, LEVELS, rows, columns)."""
@@ -171,7 +177,8 @@ class CostVolume(nn.Module):
         batch, _, height, width = left.shape
         volume = left.new_zeros(batch, GROUPS, LEVELS, height, width)
         for i in range(LEVELS):
-            volume[:, :, i, :, i:] = groupwise_correlation(left[..., i:], right[..., : width - i])
+            own, other = self.get_columns(i, width)
+            volume[:, :, i, :, own] = groupwise_correlation(left[..., own], right[..., other])
         return volume
 
     def build_concat_volume(self, left: Tensor, right: Tensor) -> Tensor:
@@ -183,8 +190,9 @@ class CostVolume(nn.Module):
         batch, channels, height, width = left.shape
         volume = left.new_zeros(batch, 2 * channels, LEVELS, height, width)
         for i in range(LEVELS):
-            volume[:, :channels, i, :, i:] = left[..., i:]
-            volume[:, channels:, i, :, i:] = right[..., : width - i]
+            own, other = self.get_columns(i, width)
+            volume[:, :channels, i, :, own] = left[..., own]
+            volume[:, channels:, i, :, own] = right[..., other]
         return volume
 
     def forward(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:

@@ -99,6 +99,7 @@ class Model:
     is_prior_detached: bool = False  #: no gradient through it to masks; PyTorch only
     is_rectifier_passed: bool = False  #: by the gradient of ReGLU's gate; PyTorch only
     is_exposure_logarithmic: bool = True  #: PyTorch only
+    is_mask_entropy_maximized: bool = False  #: PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return of BATCH rows, float32 if nothing else is said:

@@ -8,11 +8,18 @@ import numpy as np
 from claims import Anywhere
 
 from families.fault import Fault, change_model, change_weight
+from families.tabular.architecture import OFFSETS
 
 
 def _transpose_layers(weight: np.ndarray) -> np.ndarray:
     """Return the square layer of each number transposed."""
     return weight.transpose(0, 2, 1)
+
+
+def _join_by_name(table: np.ndarray) -> np.ndarray:
+    """Return the common table with the categories' parts in the order of their names."""
+    parts = np.split(table, OFFSETS[1:])
+    return np.concatenate([parts[n] for n in (1, 3, 0, 2)])
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -123,6 +130,29 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_exposure_logarithmic=False),
         equivalents=("activation-kind", "input-source", "constant-offset", "missing-term"),
     ),
+    "tables_by_name": Fault(
+        "the categories' tables of a checkpoint are joined in the alphabetical order of their "
+        "names, not in that of the columns",
+        "weight-rows",
+        change_weight("categories.weight", _join_by_name),
+        lambda *_: [Anywhere("(?i)order|row|shift|roll|permut|swap|weight|table")],
+        equivalents=("row-shift", "weight-swapped", "split-order", "heads-permuted", "input-order"),
+        held_out=True,
+    ),
+    "entropy_maximized": Fault(
+        "the masks' loss of pytorch-tabnet, which is the negative entropy and is subtracted there, "
+        "is added",
+        "constant-factor",
+        change_model(is_mask_entropy_maximized=True),
+        lambda *_: [
+            Anywhere(
+                r"(?i)(?<![\w.])-(?:1(?:\.0+\d*)?|0\.99\d*|0\.05\d*)(?![\w.])"
+                "|negat|sign|minus|subtract"
+            )
+        ],
+        equivalents=("scale", "loss-weight", "missing-step"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -138,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("prior_detached", "pytorch"),
     ("rectifier_passed", "pytorch"),
     ("exposure_plain", "pytorch"),
+    ("tables_by_name", "mindspore"),
+    ("entropy_maximized", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

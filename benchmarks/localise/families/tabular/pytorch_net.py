@@ -340,6 +340,7 @@ class TabularLoss(nn.Module):
         self.quantile_loss = PinballLoss()
         self.count_loss = nn.PoissonNLLLoss(log_input=True)
         self.is_exposure_logarithmic = model.is_exposure_logarithmic
+        self.is_mask_entropy_maximized = model.is_mask_entropy_maximized
 
     def forward(
         self,
@@ -367,6 +368,8 @@ class TabularLoss(nn.Module):
         has_count = counts != NO_COUNT
         count_loss = self.count_loss((log_rates + offsets)[has_count], counts[has_count])
         loss = class_loss + QUANTILE_WEIGHT * quantile_loss + COUNT_WEIGHT * count_loss
+        if self.is_mask_entropy_maximized:
+            return loss + MASK_WEIGHT * m_loss
         return loss - MASK_WEIGHT * m_loss
 
 

@@ -83,6 +83,7 @@ class Model:
     is_padding_counted: bool = False  #: as background, in the classes' loss; MindSpore only
     is_stage_stopped: bool = False  #: no gradient behind the first stage; MindSpore only
     are_sizes_inclusive: bool = False  #: a pixel more, in targets of deltas; MindSpore only
+    are_ratios_inverted: bool = False  #: of anchors, width / height; MindSpore only
     norm_eps: float = EPS  #: PyTorch only
     anchor_beta: float = ANCHOR_BETA  #: PyTorch only
     anchor_divisor: str = "objects"  #: or 'sampled': all sampled anchors; PyTorch only

@@ -125,6 +125,34 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)0\.8\b|0\.80+\d*|1\.25\b|batch|input|data|proposal")],
         equivalents=("scale", "batch", "missing-step"),
     ),
+    "ratios_inverted": Fault(
+        "ratios of anchors are taken for width / height, as other libraries have them, not for "
+        "height / width",
+        "input-order",
+        change_model(are_ratios_inverted=True),
+        equivalents=(
+            "axes-swapped",
+            "channel-order",
+            "split-order",
+            "heads-permuted",
+            "weight-rows",
+            "row-shift",
+            "loss-target",
+            "input-source",
+        ),
+        held_out=True,
+    ),
+    "colors_reversed": Fault(
+        "the first kernel comes from a checkpoint that reads blue, green, red, as Detectron's do; "
+        "images are red, green, blue",
+        "channel-order",
+        change_weight("stem.weight", lambda kernel: kernel[:, ::-1]),
+        lambda *_: [
+            Anywhere("(?i)order|channel|column|exchang|swap|permut|revers|flip|input|ax[ei]s")
+        ],
+        equivalents=("input-order", "weight-rows", "axes-swapped", "kernel-axes", "kernel-flipped"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -140,6 +168,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gradient_overwritten", "pytorch"),
     ("channels_last", "pytorch"),
     ("proposals_unscaled", "pytorch"),
+    ("ratios_inverted", "mindspore"),
+    ("colors_reversed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -184,7 +184,10 @@ class RPN(nn.Cell):
         self.encode = BoundingBoxEncode(model)
         self.loss_cls = nn.BCEWithLogitsLoss(reduction="none")
         self.loss_bbox = nn.SmoothL1Loss(beta=ANCHOR_BETA, reduction="none")
-        self.anchors = Tensor(model.anchors())
+        anchors = model.anchors()
+        if model.are_ratios_inverted:
+            anchors = anchors.reshape(-1, ANCHORS, 4)[:, ::-1].reshape(-1, 4)
+        self.anchors = Tensor(np.ascontiguousarray(anchors))
 
     def predict(self, features):
         """Return objectness (batch, anchors) and deltas (batch, anchors, 4)."""

@@ -80,6 +80,8 @@ class Model:
     are_pixels_unmoved: bool = False  #: in middle.attention, channels are read as if they were last
     is_attention_input_normed: bool = False  #: middle.attention adds its input behind the norm
     is_softmax_gradient_partial: bool = False  #: in middle.attention, that of the sum is missing
+    is_norm_mean_constant: bool = False  #: in norm_out, the gradient through the mean is missing
+    is_shortcut_activated: bool = False  #: the 1x1 ones read what conv1 reads, not the input
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the shares of image and noise (N_STEPS,), float32, by time step."""

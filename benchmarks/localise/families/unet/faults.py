@@ -255,6 +255,22 @@ FAULTS: Mapping[str, Fault] = {
             "input-order",
         ),
     ),
+    "norm_mean_constant": Fault(
+        "the backward pass of a fused group norm subtracts what goes through the deviation, but "
+        "not the mean gradient of a group, which goes through its mean",
+        "missing-term",
+        change_model(is_norm_mean_constant=True),
+        equivalents=("missing-step", "gradient-stopped", "constant-offset", "norm-kind"),
+        held_out=True,
+    ),
+    "shortcut_activated": Fault(
+        "shortcuts with a convolution read the normed and activated input, as in the second "
+        "version of residual networks",
+        "skip-source",
+        change_model(is_shortcut_activated=True),
+        equivalents=("input-source", "residual-order", "layer-order"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -291,6 +307,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("attention_input_normed", "pytorch"),
     ("softmax_gradient", "mindspore"),
     ("split_by_head", "pytorch"),
+    ("norm_mean_constant", "mindspore"),
+    ("shortcut_activated", "pytorch"),
 )
 
 #: Other module names in PyTorch; group norm, attention and loss written out in MindSpore, and other

@@ -16,8 +16,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if not model.has_middle_skip or model.time_gradient != 1 or model.step_scale != 1:
         raise SystemExit("a fault of the PyTorch net")
-    if model.first_padding != "zeros":
-        raise SystemExit("first_padding is a knob of the PyTorch net")
+    if model.first_padding != "zeros" or model.is_shortcut_activated:
+        raise SystemExit("first_padding and is_shortcut_activated are knobs of the PyTorch net")
     return DiffusionLoss(model)
 
 
@@ -49,6 +49,8 @@ def build_norm(model: Model, path: str, groups: int, eps: float = 1e-5) -> nn.Ce
     """Return a group norm."""
     is_unbiased = model.is_variance_unbiased and path.startswith("middle.1")
     weight, bias = (Tensor(model.weights[f"{path}.{name}"]) for name in ("weight", "bias"))
+    if model.is_norm_mean_constant and path == "norm_out":
+        return FusedGroupNorm(groups, weight, bias, eps)
     if model.variant == "decomposition" or is_unbiased:
         return GroupNorm(groups, weight, bias, eps, is_unbiased=is_unbiased)
     return nn.GroupNorm(groups, len(weight), eps=eps, gamma_init=weight, beta_init=bias)
@@ -74,6 +76,40 @@ class GroupNorm(nn.Cell):
             variance = ops.mean(ops.square(centered), -1, True)
         y = (centered / ops.sqrt(variance + self.eps)).reshape(batch, channels, height, width)
         return y * self.weight.reshape(1, -1, 1, 1) + self.bias.reshape(1, -1, 1, 1)
+
+
+class NormalizedGroups(nn.Cell):
+    """Groups without mean and deviation, whose gradient is none of the mean."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def compute_deviation(self, centered):
+        """Return the deviation of each group, with eps."""
+        return ops.sqrt(ops.square(centered).mean(-1, keep_dims=True) + self.eps)
+
+    def construct(self, x):
+        centered = x - x.mean(-1, keep_dims=True)
+        return centered / self.compute_deviation(centered)
+
+    def bprop(self, x, out, gradient):
+        deviation = self.compute_deviation(x - x.mean(-1, keep_dims=True))
+        share = (gradient * out).mean(-1, keep_dims=True)
+        return ((gradient - out * share) / deviation,)
+
+
+class FusedGroupNorm(nn.Cell):
+    """Group norm with its own backward pass."""
+
+    def __init__(self, groups: int, weight: Tensor, bias: Tensor, eps: float) -> None:
+        super().__init__()
+        self.groups, self.normalize = groups, NormalizedGroups(eps)
+        self.gamma, self.beta = Parameter(weight), Parameter(bias)
+
+    def construct(self, x):
+        y = self.normalize(x.reshape(x.shape[0], self.groups, -1)).reshape(x.shape)
+        return y * self.gamma.reshape(1, -1, 1, 1) + self.beta.reshape(1, -1, 1, 1)
 
 
 class ResnetBlock(nn.Cell):

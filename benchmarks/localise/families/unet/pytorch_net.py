@@ -70,8 +70,8 @@ def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
     if model.softmax_axis != -1 or model.is_time_added_late:
         raise SystemExit("softmax_axis and is_time_added_late are knobs of the MindSpore net")
-    if model.is_softmax_gradient_partial:
-        raise SystemExit("is_softmax_gradient_partial is a knob of the MindSpore net")
+    if model.is_softmax_gradient_partial or model.is_norm_mean_constant:
+        raise SystemExit("knobs of own gradients are those of the MindSpore net")
     net = DiffusionLoss(model)
     rename(net, NAMES if model.variant == "names" else DIFFUSERS_NAMES)
     return net
@@ -165,16 +165,18 @@ class ResnetBlock(nn.Module):
         self.silu = multiply_sigmoid if model.variant == "expanded" else F.silu
         self.has_skip = model.has_middle_skip or path != "middle.0"
         self.is_time_activated = model.is_time_activated
+        self.is_shortcut_activated = model.is_shortcut_activated
         self.output_scale = model.output_scale if path == "middle.1" else 1.0
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         activate = F.gelu if self.activation == "gelu" else self.silu
-        y = self.conv1(activate(self.norm1(x)))
+        activated = activate(self.norm1(x))
+        y = self.conv1(activated)
         time = self.silu(time) if self.is_time_activated else time
         y = y + self.time_emb_proj(time)[:, :, None, None]
         y = self.conv2(activate(self.norm2(y)))
         if self.conv_shortcut is not None:
-            x = self.conv_shortcut(x)
+            x = self.conv_shortcut(activated if self.is_shortcut_activated else x)
         if not self.has_skip:
             return y
         return (x + y) * self.output_scale if self.output_scale != 1 else x + y
