@@ -57,7 +57,7 @@ _NEAR_ERROR = 0.05
 #: statistics: as for values that are amplified, see ``forward_walk``.
 _CONSEQUENCE_FACTOR = 10
 #: Tolerances that an error may be which agrees, and which nothing else has to confirm: the rounding
-#: errors of an op of either side.
+#: errors of an op of either side. In a coarse dtype a wrong mask may cause no more.
 _BOTH_ROUNDINGS = 2
 
 
@@ -103,7 +103,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     is_gradient = (graph.phase[: len(pairs)] == BACKWARD) & (pairs["metric"] == "statistics")
     usual_errors = allowed_errors / np.where(is_gradient, GRADIENT_FACTOR, 1)
     noticed_errors = np.where(usual_errors > errors, usual_errors, errors)
-    exceeds_tolerance = errors > _BOTH_ROUNDINGS * tolerances
+    exceeds_tolerance = errors > tolerances * (_BOTH_ROUNDINGS if graph.is_precise else 1)
     is_final = _flag_final_differences(graph)
     limits = (errors.tolist(), noticed_errors.tolist(), exceeds_tolerance.tolist())
     final_state = _find_reconverged(graph, walk, is_final, *limits)
