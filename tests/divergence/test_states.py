@@ -15,6 +15,7 @@ from traces import (
     find_tensors_like,
     find_value,
     locate_divergence,
+    record_calls,
     remove_tensors,
     rename_kind,
     scale_arrays,
@@ -319,3 +320,40 @@ def test_a_mask_added_in_place_of_a_fill_is_not_blamed_for_a_later_error(dump):
     reductions = [name for name in names if "AllReduce" in name and "layers-CellList/1" in name]
     result = locate_divergence(scale_result(target, reductions[0], 1.01, and_after=True), reference)
     assert result.findings[0].target_ops == (reductions[0],)
+
+
+class TestOtherStages:
+    """Ops of one kind, of which one side's gives out another value that agrees."""
+
+    X = np.random.default_rng(8).uniform(0.2, 0.9, (6, 7))
+    COLORS = np.random.default_rng(9).standard_normal((6, 7))
+
+    @staticmethod
+    def find_states(target, reference):
+        states = classify_traces(record_calls(*target), record_calls(*reference))[1]
+        return set(states.state.tolist())
+
+    def record_compositing(self, is_exclusive, factor=1.0):
+        """What is left behind each point, with or without the point itself, times its color."""
+        products = np.cumprod(self.X, axis=0)
+        left = np.concatenate([np.ones((1, 7)), products[:-1]])
+        sums = (left * self.COLORS * factor).sum(axis=0)
+        return [
+            ("CumProd", (self.X,), left if is_exclusive else products),
+            ("Mul", (left, self.COLORS), left * self.COLORS * factor),
+            ("ReduceSum", (left * self.COLORS * factor,), sums),
+        ]
+
+    def test_a_running_product_may_leave_out_the_current_element(self):
+        """No record shows how the other side moves its result by one place."""
+        pair = self.record_compositing(True), self.record_compositing(False)
+        for target, reference in (pair, pair[::-1]):
+            states = self.find_states(target, reference)
+            assert "isolated" not in states
+            assert "introduced" not in states
+
+    def test_an_error_behind_it_is_found(self):
+        states = self.find_states(
+            self.record_compositing(True), self.record_compositing(False, factor=1.01)
+        )
+        assert "introduced" in states
