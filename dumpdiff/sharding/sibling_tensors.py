@@ -88,6 +88,20 @@ class Siblings:
         return row_flags
 
     @cached_property
+    def may_be_gradient(self) -> Flags:
+        """(tensors,) whether a value of the backward pass may be a gradient.
+
+        A whole number that a user's own backward function takes is none; all that the backward
+        record of a call has are gradients.
+        """
+        calls = [flow.trace.ops["forward"].to_numpy() for flow in self.flows]
+        is_record: Flags = self._collect_of_ops(calls).astype(int) >= 0
+        highs, lows = self.statistics[:, 0, 0], self.statistics[:, 0, 1]
+        is_whole = (highs == lows) & (highs == np.rint(highs))
+        flags: Flags = self.is_backward & (is_record | ~is_whole)
+        return flags
+
+    @cached_property
     def is_loose(self) -> Flags:
         """(tensors,) whether the op is outside of modules, and the tensor has no name."""
         parents = [flow.trace.ops["parent"].to_numpy() for flow in self.flows]

@@ -61,7 +61,7 @@ def complete_relations(
         if siblings.sizes[row].max() == 1:
             relations[row] = _add_numbers(siblings, slices, row_relations.groups[0], row)
             continue
-        factor = slices.factor if siblings.is_backward[row] else 1.0
+        factor = slices.factor if siblings.may_be_gradient[row] else 1.0
         relations[row] = join_parts(tuple(siblings.labels[row].tolist()), factor)
     return CompleteRelations(tuple(relations), tuple(sorted(separate_scopes)))
 
@@ -145,7 +145,7 @@ def _cut_repeated_gradients(
     if slices.factor == 1.0:
         return
     highs, lows = siblings.statistics[:, 0, 0], siblings.statistics[:, 0, 1]
-    is_repeated = (highs == lows) & (highs != 0) & siblings.is_backward
+    is_repeated = (highs == lows) & (highs != 0) & siblings.may_be_gradient
     for row in np.flatnonzero(is_repeated & ~is_closed & _flag_equal(siblings)).tolist():
         relation = relations[row]
         if relation is None or relation.is_replicated:
@@ -173,7 +173,7 @@ def _cut_equal_slices(
         if relations[row] is not None or shapes[row] is None or size not in other.sizes:
             continue
         if tuple(sorted(shapes[row])) not in other.sorted_shapes:
-            factor = slices.factor if siblings.is_backward[row] else 1.0
+            factor = slices.factor if siblings.may_be_gradient[row] else 1.0
             relations[row] = join_parts(slice_pattern, factor)
 
 
