@@ -8,7 +8,7 @@ camera, and one side transforms the point by that offset, too.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,6 +22,8 @@ from .values import compute_distances
 
 #: Relative difference of gradients from which on one may lack a share; less may be noise.
 _MIN_SHARE = 1e-3
+#: Values whose uses are looked at, the first ones: what differs after them follows from them.
+_MAX_CHECKED = 512
 #: Values after one that are searched for those with partners.
 _MAX_VALUES = 64
 
@@ -40,19 +42,39 @@ def separate_shares(matching: Matching, target: Gradients, reference: Gradients)
     differing = paired[distances > _MIN_SHARE]
     differs = np.zeros(len(matching.classes_t), dtype=bool)
     differs[differing] = True
+    flows = (matching.target, matching.reference)
+    partners = (matching.classes_t, matching.classes_r)
+    n_checked = 0
     for t in differing.tolist():
         if matching.evidence[t] != "gradient" or _follows_from_differences(matching, t, differs):
             continue
         r = int(matching.classes_t[t])
-        flows, partners = (
-            (matching.target, matching.reference),
-            (matching.classes_t, matching.classes_r),
-        )
-        if any(
-            matching.classes_t[value] in values_r[r] and has_other_use(flows, partners, value)
+        values = [
+            value
             for value in values_t[t]
-        ):
+            if matching.classes_t[value] in values_r[r] and _is_used_otherwise(matching, value)
+        ]
+        n_checked += len(values)
+        if n_checked > _MAX_CHECKED:
+            return
+        if any(has_other_use(flows, partners, value) for value in values):
             matching.unpair(t, r)
+
+
+def _is_used_otherwise(matching: Matching, value_t: int) -> bool:
+    """Return whether the forward passes compute with two partners by other ops."""
+    kinds = [
+        Counter(
+            side_kinds[op]
+            for op in flow.users[value]
+            if flow.phases[op] == FORWARD and not flow.is_module[op]
+        )
+        for flow, side_kinds, value in (
+            (matching.target, matching.kinds_t, value_t),
+            (matching.reference, matching.kinds_r, int(matching.classes_t[value_t])),
+        )
+    ]
+    return kinds[0] != kinds[1]
 
 
 def _index_values(gradients: Gradients) -> Mapping[int, set[int]]:
