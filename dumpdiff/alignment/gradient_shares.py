@@ -34,7 +34,6 @@ def separate_shares(matching: Matching, target: Gradients, reference: Gradients)
     So is what flows back from such values through the ops that computed them. A gradient that
     follows from others that differ is left as it is.
     """
-    values_t, values_r = _index_values(target), _index_values(reference)
     paired = np.flatnonzero(matching.classes_t >= 0)
     distances = compute_distances(
         matching.prints_t, paired, matching.prints_r, matching.classes_t[paired]
@@ -42,12 +41,19 @@ def separate_shares(matching: Matching, target: Gradients, reference: Gradients)
     differing = paired[distances > _MIN_SHARE]
     differs = np.zeros(len(matching.classes_t), dtype=bool)
     differs[differing] = True
+    candidates = [
+        t
+        for t in differing.tolist()
+        if matching.evidence[t] == "gradient"
+        and not _follows_from_differences(matching, t, differs)
+    ]
+    if not candidates:
+        return
+    values_t, values_r = _index_values(target), _index_values(reference)
     flows = (matching.target, matching.reference)
     partners = (matching.classes_t, matching.classes_r)
     n_checked = 0
-    for t in differing.tolist():
-        if matching.evidence[t] != "gradient" or _follows_from_differences(matching, t, differs):
-            continue
+    for t in candidates:
         r = int(matching.classes_t[t])
         values = [
             value
@@ -64,17 +70,19 @@ def separate_shares(matching: Matching, target: Gradients, reference: Gradients)
 def _is_used_otherwise(matching: Matching, value_t: int) -> bool:
     """Return whether the forward passes compute with two partners by other ops."""
     kinds = [
-        Counter(
-            side_kinds[op]
-            for op in flow.users[value]
-            if flow.phases[op] == FORWARD and not flow.is_module[op]
-        )
+        Counter(side_kinds[op] for op in _list_uses(flow, value))
         for flow, side_kinds, value in (
             (matching.target, matching.kinds_t, value_t),
             (matching.reference, matching.kinds_r, int(matching.classes_t[value_t])),
         )
     ]
     return kinds[0] != kinds[1]
+
+
+def _list_uses(flow: Flow, value: int) -> list[int]:
+    """Return the ops of the forward pass that compute with a value, without calls of modules."""
+    users = flow.users[value]
+    return [op for op in users if flow.phases[op] == FORWARD and not flow.is_module[op]]
 
 
 def _index_values(gradients: Gradients) -> Mapping[int, set[int]]:
@@ -120,9 +128,7 @@ def _list_ends(flow: Flow, partners: Ints, value: int) -> list[int]:
     ends: list[int] = []
     open_values, seen = [value], {value}
     for source in open_values:  # grows on the way
-        for op in flow.users[source]:
-            if flow.phases[op] != FORWARD or flow.is_module[op]:
-                continue
+        for op in _list_uses(flow, source):
             for result in flow.writes[op]:
                 if result in seen or flow.producers[result] != op:
                     continue

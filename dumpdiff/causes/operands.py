@@ -81,9 +81,7 @@ def find_other_values(
     Those without whole tensors are left out: of a narrowed dump, the others count.
     """
     values = list_other_values(index, side, value, int(np.prod(shape)))
-    operands = (_make_operand(index, side, other) for other in values)
-    recorded_operands = (operand for operand in operands if operand is not None)
-    return list(islice(recorded_operands, _MAX_OTHER_VALUES))
+    return _take_recorded(index, side, values)
 
 
 def find_wholes(index: ComparisonIndex, side: int, value: int) -> Sequence[Operand]:
@@ -99,7 +97,12 @@ def find_wholes(index: ComparisonIndex, side: int, value: int) -> Sequence[Opera
         if _is_longer(flow.shapes[other] or (), shape)
     ]
     values = _select_earlier_values(index, side, value, wholes)
-    operands = (_make_operand(index, side, other) for other in values)
+    return _take_recorded(index, side, values)
+
+
+def _take_recorded(index: ComparisonIndex, side: int, values: Sequence[int]) -> list[Operand]:
+    """Return the first values of which whole tensors were recorded, as operands."""
+    operands = (_make_operand(index, side, value) for value in values)
     return list(islice((item for item in operands if item is not None), _MAX_OTHER_VALUES))
 
 
@@ -158,8 +161,7 @@ def find_other_gradients(index: ComparisonIndex, side: int, value: int) -> Seque
         is_earlier = phases[other] == BACKWARD and 0 <= producer < last_op
         if is_earlier and other in index.agreed_classes[side]:
             gradients.append((last_op - producer, other))
-    operands = (_make_operand(index, side, other) for _, other in sorted(gradients))
-    return list(islice((item for item in operands if item is not None), _MAX_OTHER_VALUES))
+    return _take_recorded(index, side, [other for _, other in sorted(gradients)])
 
 
 def list_consumers(

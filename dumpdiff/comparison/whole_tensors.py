@@ -161,9 +161,9 @@ def _measure_class_pair(
 
     The tensors of a class may hold its numbers in several orders: those before and after a roll, or
     the gradients of a flipped kernel and of the parameter that was flipped. What is computed from
-    sorted numbers is put back in the order of before. Two of one shape need
-    not be in one order. In a dump of a few ops they may even be two values: a rotation keeps the
-    norm and may keep the extremes. Then equal statistics count.
+    sorted numbers is put back in the order of before. Two of one shape need not be in one order. In
+    a dump of a few ops they may even be two values: a rotation keeps the norm and may keep the
+    extremes. Then equal statistics count.
     """
     measurement = _measure_pair(alignment, row, tensors, tolerance, has_mask_fill)
     is_rearranged = _get_error(measurement) > max(tolerance, REARRANGED_ERROR)
@@ -176,12 +176,13 @@ def _measure_class_pair(
     if has_equal_statistics and _may_be_other_values(alignment, row, written_tensors):
         return Measurement(row, written_tensors)
     read_tensors = _list_read_tensors(alignment, row, tensors)
-    for group in (
+    groups = (
         [written_tensors],
         _find_last_outputs(alignment, row),
         _find_parameter_gradients(alignment, row),
         read_tensors,
-    ):
+    )
+    for group in dict.fromkeys(map(tuple, groups)):  # often the last output is the only one
         others = [other for other in group if other != tensors]
         try:
             measurements = [

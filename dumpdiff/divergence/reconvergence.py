@@ -60,7 +60,6 @@ def find_reconverged(
     removing_results = _find_removing_results(graph, state, returned_nodes)
     has_differences = any(name in DIVERGED for name in state)
     unused_nodes = find_gradients_of_inputs(graph) if has_differences else set()
-    unread_sums = find_unread_gradients(graph, state, unused_nodes)
     # what these ops give back was there before, so it comes earlier in the order
     returned_ends = {end for results in removing_results.values() for end in results}
     # error of each node from which on some agreeing value below would have noticed it
@@ -68,6 +67,7 @@ def find_reconverged(
     agrees = np.array(state, dtype=object) == AGREEING
     agrees[: len(exceeds_tolerance)] &= ~np.array(exceeds_tolerance, dtype=bool)
     agrees[len(exceeds_tolerance) :] = False
+    unread_sums = find_unread_gradients(graph, state, unused_nodes, ~agrees)
     leads_to_agreement: list[bool] = agrees.tolist()
     ranks = graph.ranks
     for node in reversed(graph.sort_nodes(~agrees)):

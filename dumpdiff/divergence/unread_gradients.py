@@ -23,10 +23,11 @@ _MAX_VALUES = 512
 
 
 def find_unread_gradients(
-    graph: JointGraph, state: Sequence[str], unused_nodes: Set[int]
+    graph: JointGraph, state: Sequence[str], unused_nodes: Set[int], is_asked: Flags
 ) -> dict[int, dict[int, float]]:
     """Return node -> sum -> the node's share of it, of gradients that no recorded op reads.
 
+    Of all nodes only those that ``is_asked`` (nodes,) flags have an entry.
     The sums are the gradients of the nearest values before, on every way back through the forward
     pass. What flows back through one of several readers of a value is a term of that value's
     gradient. If one of these ways ends at a parameter whose gradient is unknown, there are none. Of
@@ -47,7 +48,8 @@ def find_unread_gradients(
             operands_of[int(side.nodes[term])].add(int(side.nodes[operand]))
     sums_of: dict[int, list[int]] = {}
     for node in {**values_of, **operands_of}:
-        if graph.phase[node] != BACKWARD or not unused_nodes >= set(graph.children[node]):
+        is_open = is_asked[node] and graph.phase[node] == BACKWARD
+        if not is_open or not unused_nodes >= set(graph.children[node]):
             continue
         if node not in values_of:
             starts = [(operand, False) for operand in sorted(operands_of[node])]

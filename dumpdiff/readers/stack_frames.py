@@ -40,9 +40,8 @@ class Site(NamedTuple):
     stack: str = ""  #: all user lines, innermost first
     in_backward: bool = False
     in_optimizer: bool = False
-    computes_gradient: bool = (
-        False  #: in a user's own backward function, not in what that runs again
-    )
+    #: in a user's own backward function, not in what that runs again
+    computes_gradient: bool = False
 
 
 NOWHERE = Site()

@@ -46,18 +46,6 @@ _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "logsumexp"}
 _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 
 
-def _subtracts_other_input(case: FaultCase) -> bool:
-    """Return whether the last ops are b - a and a - b."""
-    calls = (case.call, case.faulty_call)
-    if any(call is None or call.kind != "sub" or len(call.inputs) < 2 for call in calls):
-        return False
-    inputs, faulty_inputs = (call.inputs[:2] for call in calls if call is not None)
-    return all(
-        own.shape == other.shape and compute_residual(other, own) <= case.limit
-        for own, other in zip(inputs, faulty_inputs[::-1], strict=True)
-    )
-
-
 def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
     """Suggest faulty = c faithful, with c by least squares over unmasked elements."""
     is_masked = find_masked(case.faithful)
@@ -111,6 +99,18 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
             unchanged=case.faithful,
             cause=cause,
         )
+    )
+
+
+def _subtracts_other_input(case: FaultCase) -> bool:
+    """Return whether the last ops are b - a and a - b."""
+    calls = (case.call, case.faulty_call)
+    if any(call is None or call.kind != "sub" or len(call.inputs) < 2 for call in calls):
+        return False
+    inputs, faulty_inputs = (call.inputs[:2] for call in calls if call is not None)
+    return all(
+        own.shape == other.shape and compute_residual(other, own) <= case.limit
+        for own, other in zip(inputs, faulty_inputs[::-1], strict=True)
     )
 
 

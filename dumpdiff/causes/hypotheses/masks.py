@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from ...model.arrays import AnyArray, Flags, Floats
 from ...model.trace import FORWARD
-from ...operators.decisions import COMPARISONS
+from ...operators.decisions import COMPARISONS, compare_inputs
 from ..fault_case import FaultCase, compute_residual, find_masked
 from ..hypothesis import Candidate, Hypothesis
 from .attention import is_cross_attention
@@ -69,9 +71,9 @@ def suggest_other_threshold(case: FaultCase) -> Iterator[Candidate]:
     if len(call.inputs) < 2 or not len(call.numbers) == len(faulty_call.numbers) == 1:
         return
     own, number = call.numbers[0], faulty_call.numbers[0]
-    inputs = [item if item.ndim else np.array(number) for item in call.inputs[:2]]
-    unchanged, predicted = (
-        COMPARISONS[call.kind](*operands).astype(float) for operands in (call.inputs[:2], inputs)
+    inputs = tuple(item if item.ndim else np.array(number) for item in call.inputs)
+    (_, unchanged), (_, predicted) = chain(
+        compare_inputs(call), compare_inputs(replace(call, inputs=inputs))
     )
     if number != own and predicted.size == case.faithful.size:
         yield Candidate(

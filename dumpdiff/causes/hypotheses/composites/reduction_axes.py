@@ -156,9 +156,8 @@ def _find_dropped_axis(step: Step) -> int | None:
 
 def _reduces_over(step: Step, axis: int) -> bool:
     """Return whether a step gives the reduction of its input over an axis."""
-    x = step.inputs[0].array
-    output = np.asarray(REDUCTIONS[step.kind](x, axis=axis, keepdims=True), dtype=float)
-    return compute_residual(output.reshape(step.output.shape), step.output) <= _EQUAL_DISTANCE
+    output = _reduce(step, (axis,)).reshape(step.output.shape)
+    return compute_residual(output, step.output) <= _EQUAL_DISTANCE
 
 
 def _reduce(step: Step, axes: tuple[int, ...]) -> AnyArray:
