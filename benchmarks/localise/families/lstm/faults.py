@@ -262,7 +262,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_hidden_stopped=True),
         equivalents=("missing-term",),
-        held_out=True,
     ),
     "states_reshaped": Fault(
         "states of the previous batch, saved as (batch, layers, width), are reshaped to (layers, "
@@ -270,7 +269,6 @@ FAULTS: Mapping[str, Fault] = {
         "axes-swapped",
         change_model(are_states_reshaped=True),
         equivalents=("batch", "input-order", "row-shift", "heads-permuted", "input-source"),
-        held_out=True,
     ),
 }
 

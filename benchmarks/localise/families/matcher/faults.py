@@ -137,7 +137,6 @@ FAULTS: Mapping[str, Fault] = {
             Anywhere(r"(?<![\w.])(?:1\.4|1\.40+\d*|1\.39\d*|0\.71\d*|32(?:\.0*)?)(?![\w.])")
         ],
         equivalents=("scale", "rope-scaling", "argument"),
-        held_out=True,
     ),
     "projections_interleaved": Fault(
         "the joined rows of self-attention are read as those of LightGlue, where query, key and "
@@ -151,7 +150,6 @@ FAULTS: Mapping[str, Fault] = {
             "weight-rows",
             "input-order",
         ),
-        held_out=True,
     ),
 }
 

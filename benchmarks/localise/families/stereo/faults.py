@@ -119,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-shifted",
         change_model(is_mask_mirrored=False),
         equivalents=("mask-kind", "missing-step", "scan-direction", "row-shift", "input-source"),
-        held_out=True,
     ),
     "volume_rightward": Fault(
         "the volume compares a left column x with the right one at x + d, as if the images were "
@@ -134,7 +133,6 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
             "padding-mode",
         ),
-        held_out=True,
     ),
 }
 

@@ -137,7 +137,6 @@ FAULTS: Mapping[str, Fault] = {
         change_weight("categories.weight", _join_by_name),
         lambda *_: [Anywhere("(?i)order|row|shift|roll|permut|swap|weight|table")],
         equivalents=("row-shift", "weight-swapped", "split-order", "heads-permuted", "input-order"),
-        held_out=True,
     ),
     "entropy_maximized": Fault(
         "the masks' loss of pytorch-tabnet, which is the negative entropy and is subtracted there, "
@@ -151,7 +150,6 @@ FAULTS: Mapping[str, Fault] = {
             )
         ],
         equivalents=("scale", "loss-weight", "missing-step"),
-        held_out=True,
     ),
 }
 

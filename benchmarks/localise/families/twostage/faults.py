@@ -140,7 +140,6 @@ FAULTS: Mapping[str, Fault] = {
             "loss-target",
             "input-source",
         ),
-        held_out=True,
     ),
     "colors_reversed": Fault(
         "the first kernel comes from a checkpoint that reads blue, green, red, as Detectron's do; "
@@ -151,7 +150,6 @@ FAULTS: Mapping[str, Fault] = {
             Anywhere("(?i)order|channel|column|exchang|swap|permut|revers|flip|input|ax[ei]s")
         ],
         equivalents=("input-order", "weight-rows", "axes-swapped", "kernel-axes", "kernel-flipped"),
-        held_out=True,
     ),
 }
 

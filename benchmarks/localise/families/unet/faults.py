@@ -261,7 +261,6 @@ FAULTS: Mapping[str, Fault] = {
         "missing-term",
         change_model(is_norm_mean_constant=True),
         equivalents=("missing-step", "gradient-stopped", "constant-offset", "norm-kind"),
-        held_out=True,
     ),
     "shortcut_activated": Fault(
         "shortcuts with a convolution read the normed and activated input, as in the second "
@@ -269,7 +268,6 @@ FAULTS: Mapping[str, Fault] = {
         "skip-source",
         change_model(is_shortcut_activated=True),
         equivalents=("input-source", "residual-order", "layer-order"),
-        held_out=True,
     ),
 }
 
