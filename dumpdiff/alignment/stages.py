@@ -17,6 +17,7 @@ from .fused_groups import FusedGroup, find_fused_groups
 from .given_values import pair_given_values
 from .gradient_shares import separate_shares
 from .joint_dataflow import JointDataflow, join_dataflows
+from .later_results import pair_later_results
 from .lineage import pair_by_lineage
 from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
@@ -131,6 +132,8 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     mapping_evidence.pair_by_mapping(matching, rules, diverged=False)
     pair_by_structure(matching)
     while anchors.pair_by_support(matching, candidates):
+        pair_by_structure(matching)
+    if pair_later_results(matching):
         pair_by_structure(matching)
     target, reference = infer_more_gradients(matching, target, reference)
     gradients_t, gradients_r = target.gradients, reference.gradients

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -349,10 +351,9 @@ class _Closure:
         compared: list[tuple[int, int, int, int]] = []  # row, column and the outputs of an op pair
         for row, t in enumerate(ops_t):
             for column, r in enumerate(ops_r):
-                outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
-                first_t, first_r = outputs_t[0], outputs_r[0]
-                if len(outputs_t) != len(outputs_r):
+                if len(self.flows[0].writes[t]) != len(self.flows[1].writes[r]):
                     continue
+                first_t, first_r = self._list_outputs(t, r)[0]
                 if self.sizes[0][first_t] != self.sizes[1][first_r]:
                     continue
                 partner = self.classes[0][first_t]
@@ -370,10 +371,10 @@ class _Closure:
     def _accept(self, t: int, r: int, level: float) -> bool:
         """Pair two ops, their outputs and remaining inputs; return whether that was possible."""
         matching = self.matching
-        outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
+        outputs = self._list_outputs(t, r)
         if self._has_other_gradient(t, r) or self._has_other_call(t, r):
             return False
-        for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
+        for output_t, output_r in outputs:
             if self.sizes[0][output_t] != self.sizes[1][output_r]:
                 return False
             if self.classes[0][output_t] not in (-1, output_r):
@@ -382,12 +383,30 @@ class _Closure:
                 return False
         if not matching.pair_ops(t, r):
             return False
-        for output_t, output_r in zip(outputs_t, outputs_r, strict=False):
+        for output_t, output_r in outputs:
             if matching.pair(output_t, output_r, "structure", level):
                 self._mark_consumers(output_t, output_r)
         if level != confidence.COMPLETE_INPUTS:  # else none remains
             self._pair_remaining_inputs(t, r)
         return True
+
+    def _list_outputs(self, t: int, r: int) -> list[tuple[int, int]]:
+        """Return the outputs of two ops as pairs, in order.
+
+        If both have several, as the numbers and the places of minima, those of whole numbers and
+        the others are each in order: one framework returns the places first, the other one last.
+        """
+        outputs_t, outputs_r = self.flows[0].writes[t], self.flows[1].writes[r]
+        if len(outputs_t) == len(outputs_r) > 1:
+            flags_t, flags_r = self._flag_discrete(0, outputs_t), self._flag_discrete(1, outputs_r)
+            if flags_t != flags_r and sum(flags_t) == sum(flags_r):
+                outputs_t = _sort_by_flag(outputs_t, flags_t)
+                outputs_r = _sort_by_flag(outputs_r, flags_r)
+        return list(zip(outputs_t, outputs_r, strict=False))
+
+    def _flag_discrete(self, side: int, values: Sequence[int]) -> list[bool]:
+        dtypes = self.flows[side].list_column("dtype")
+        return [is_discrete(str(dtypes[value])) for value in values]
 
     def _has_other_call(self, t: int, r: int) -> bool:
         """Return whether two backward records are of forward calls, one of which has a partner.
@@ -521,6 +540,11 @@ class _Closure:
             partners = self.ops[side]
             consumers = self.flows[side].consumers[value]
             self.dirty_ops[side].update(op for op in consumers if partners[op] < 0)
+
+
+def _sort_by_flag(values: Sequence[int], flags: Sequence[bool]) -> tuple[int, ...]:
+    """Return the values without a flag, then those with one, each in order."""
+    return tuple(value for _, value in sorted(zip(flags, values, strict=True), key=itemgetter(0)))
 
 
 def _are_exponentials(extremes: tuple[float, float], logarithms: tuple[float, float]) -> bool:

@@ -336,7 +336,8 @@ def _extend_allowed_error(
 
     Their error is enlarged as measured on both sides, else to the ``enlarged_error`` of the rules,
     within limits. The op of one side alone is no measure: what the other one adds up at once it may
-    compute in several steps.
+    compute in several steps. What a rule allows adds to the rounding of the op itself, of which it
+    is independent; a measured error has both.
     """
     if not input_error > 0:
         return allowed_error
@@ -345,4 +346,4 @@ def _extend_allowed_error(
     if len(amplifications) == len(runs):
         return max(allowed_error, measured_error)
     limit = max(_MAX_EXPLAINED_TOLERANCES * allowed_error, _PASSED_ON * input_error)
-    return max(allowed_error, measured_error, min(limit, enlarged_error))
+    return math.hypot(allowed_error, max(measured_error, min(limit, enlarged_error)))

@@ -226,7 +226,11 @@ def _describe_foreign_models(alignment: Alignment, coverage: _Coverage) -> list[
 
 
 def _have_equal_weights(alignment: Alignment) -> bool:
-    """Return whether most matrices that the forward passes read and nothing computed are equal."""
+    """Return whether most matrices that the forward passes read and nothing computed are equal.
+
+    On a side that names its parameters, these are counted: inputs that an op without a record
+    computed, such as the parts of a loop over a tensor, are no weights.
+    """
     values = alignment.classes["target"][alignment.classes["evidence"] == "value"]
     equal_values = set(values.tolist())
     partners = {alignment.partners[value] for value in equal_values}
@@ -241,6 +245,8 @@ def _have_equal_weights(alignment: Alignment) -> bool:
             and is_floating(str(flow.list_column("dtype")[value]))
             and any(flow.phases[op] == FORWARD for op in flow.consumers[value])
         ]
+        names = flow.list_column("parameter")
+        matrices = [value for value in matrices if names[value]] or matrices
         n_equal = sum(value in equal_on_side for value in matrices)
         if n_equal < _MIN_EQUAL_MATRICES or n_equal < _MIN_SHARE_OF_EQUAL_WEIGHTS * len(matrices):
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ...model.trace import BACKWARD, OPTIMIZER
+from ...model.trace import BACKWARD, FORWARD, OPTIMIZER
 from . import op_types
 from .graph import Dataflow, GraphOp
 
@@ -18,18 +18,22 @@ def assign_phases(flow: Dataflow) -> list[str]:
 
     - An op that reads the output of a backward op belongs to the backward pass.
     - An expanded op (whose name does not tell its phase) whose consumers are all backward ops
-      belongs to the backward pass.
+      belongs to the backward pass. So does any op behind the first of them: a user's own backward
+      function has the names of the forward pass, also where it does not read the gradient.
     - An op that assigns what follows from the backward pass to a parameter belongs to the
       optimizer.
     - An op that no gradient function calls and that feeds only the optimizer belongs to the
       optimizer, such as clipping and unscaling of gradients.
     """
     phases, is_backward_by_inputs = _assign_phases_by_inputs(flow)
+    first_backward = phases.index(BACKWARD) if BACKWARD in phases else len(phases)
     consumer_phases: defaultdict[int, set[str]] = defaultdict(set)
     for number in reversed(range(len(phases))):
         op = flow.ops[number]
         feeds = consumer_phases[number]
-        if _is_expanded(op) and feeds == {BACKWARD} and number not in flow.results:
+        is_later = number > first_backward and not op_types.is_recomputed(op.name)
+        has_free_phase = _is_expanded(op) or (phases[number] == FORWARD and is_later)
+        if has_free_phase and feeds == {BACKWARD} and number not in flow.results:
             phases[number] = BACKWARD
         elif is_backward_by_inputs[number] and feeds and feeds <= {OPTIMIZER, _UNDECIDED}:
             phases[number] = _UNDECIDED if _is_expanded(op) else OPTIMIZER
