@@ -55,19 +55,19 @@ import numpy as np
 from families.weights import Weights
 
 BATCH, STEPS = 2, 2
-LATITUDES, LONGITUDES = 23, 32
+LATITUDES, LONGITUDES = 15, 24
 PRESSURES = (1000, 850, 500, 250, 50)  #: of levels, from the ground
 SURFACE, UPPER, LEVELS, CONSTANTS = 4, 5, len(PRESSURES), 3
 SURFACE_CHANNELS = SURFACE + CONSTANTS + 1
 SOILS = 7
 PATCH, KERNEL = 2, 4
 DEPTHS = 1 + (LEVELS + 1) // PATCH
-GRIDS = ((DEPTHS, 12, 16), (DEPTHS, 6, 8))  #: depth, rows and columns of tokens
+GRIDS = ((DEPTHS, 8, 12), (DEPTHS, 4, 6))  #: depth, rows and columns of tokens
 CHANNELS, HEADS, MLP_RATIO = (18, 36), (3, 6), 2
-WINDOW, SHIFT = (2, 3, 4), (1, 1, 2)
+WINDOW, SHIFT = (2, 2, 3), (1, 1, 1)
 TOKENS = WINDOW[0] * WINDOW[1] * WINDOW[2]  #: of a window
 MASKED = -100.0  #: added to scores of tokens that are no neighbors
-MODES, SPECTRAL_BLOCKS, SHRINKAGE = 4, 4, 0.01
+MODES, SPECTRAL_BLOCKS, SHRINKAGE = 3, 4, 0.01
 EPS = 1e-5
 SURFACE_MEANS = (100960.0, -0.05, 0.19, 278.5)  #: pressure, wind u and v, temperature
 SURFACE_DEVIATIONS = (1330.0, 5.5, 4.8, 21.2)
