@@ -1,0 +1,1 @@
+"""Global weather forecasts: windows on the globe, spectra of its latitudes, two steps in time."""
