@@ -1,0 +1,1 @@
+"""A siamese tracker: a template correlated with a search region, level by level."""
