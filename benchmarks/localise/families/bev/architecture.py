@@ -88,11 +88,13 @@ class Model:
     are_bins_early: bool = False  #: of the loss, by one; MindSpore only
     is_outside_trained: bool = False  #: by the gradient of the first cell; MindSpore only
     are_corners_aligned: bool = True  #: MindSpore only
+    are_heights_pooled: bool = False  #: of points above and below the grid; MindSpore only
     is_shift_last: bool = False  #: of the image's augmentation; PyTorch only
     code_weights: tuple[float, ...] = CODE_WEIGHTS  #: PyTorch only
     is_depth_detached: bool = False  #: where it multiplies the context; PyTorch only
     are_predictions_transposed: bool = False  #: where boxes gather them; PyTorch only
     image_order: tuple[int, ...] = (0, 1, 2)  #: of cameras
+    are_yaws_clockwise: bool = False  #: from the other axis, those of boxes
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return, float32 if nothing else is said:
@@ -111,7 +113,10 @@ class Model:
         images = _draw_images(rng)[:, list(self.image_order)]
         shape = (BATCH, CAMERAS, HEIGHT, WIDTH)
         depths = rng.uniform(0.5, 10.5, shape) * (rng.uniform(size=shape) < 0.06)
-        floats = (images, *geometry, scenes, depths, *_draw_objects(rng))
+        heatmaps, boxes, *centers = _draw_objects(rng)
+        if self.are_yaws_clockwise:
+            boxes[..., 6] = -boxes[..., 6] - np.pi / 2
+        floats = (images, *geometry, scenes, depths, heatmaps, boxes, *centers)
         *arrays, cells, masks = (np.asarray(values, np.float32) for values in floats)
         return *arrays, cells.astype(np.int32), masks
 

@@ -261,12 +261,13 @@ class HomogeneousGeometry(nn.Cell):
         return cells.transpose(0, 1, 3, 2).reshape(BATCH, -1, 3)
 
 
-def find_cells(coordinates):
+def find_cells(coordinates, are_heights_pooled):
     """Return the cell (BATCH, points) of each point, of those outside the first, and a mask."""
     x, y, z = coordinates[..., 0], coordinates[..., 1], coordinates[..., 2]
     inside = ops.logical_and(x >= 0, x < GRID_X)
     inside = ops.logical_and(inside, ops.logical_and(y >= 0, y < GRID_Y))
-    inside = ops.logical_and(inside, ops.equal(z, 0))
+    if not are_heights_pooled:
+        inside = ops.logical_and(inside, ops.equal(z, 0))
     index = ops.select(inside, y * GRID_X + x, ops.zeros_like(x))
     return index, inside.astype(ms.float32)
 
@@ -295,6 +296,7 @@ class ViewTransformer(nn.Cell):
         self.geometry = Geometry()
         self.pool = FusedVoxelPool() if model.is_outside_trained else VoxelPool()
         self.are_cells_truncated = model.are_cells_truncated
+        self.are_heights_pooled = model.are_heights_pooled
         self.starts = Tensor(np.arange(BATCH, dtype=np.int32)[:, None] * CELLS)
 
     def construct(self, depth, context, *cameras):
@@ -304,7 +306,7 @@ class ViewTransformer(nn.Cell):
         coordinates = self.geometry(*cameras)
         if not self.are_cells_truncated:
             coordinates = ops.floor(coordinates)
-        index, inside = find_cells(coordinates.astype(ms.int32))
+        index, inside = find_cells(coordinates.astype(ms.int32), self.are_heights_pooled)
         bev = self.pool(points, (index + self.starts).reshape(-1), inside.reshape(-1))
         return bev.reshape(BATCH, GRID_Y, GRID_X, CONTEXT).transpose(0, 3, 1, 2)
 
@@ -319,7 +321,7 @@ class MatrixTransformer(nn.Cell):
 
     def construct(self, depth, context, *cameras):
         coordinates = ops.floor(self.project(*cameras)).astype(ms.int32)
-        index, inside = find_cells(coordinates)
+        index, inside = find_cells(coordinates, False)
         has_point = ops.equal(self.cell_ids, index.expand_dims(1)).astype(ms.float32)
         shares = has_point * (depth.reshape(BATCH, -1) * inside).expand_dims(1)
         shares = shares.reshape(BATCH, CELLS, CAMERAS, BINS, ROWS * COLUMNS).sum(3)

@@ -75,6 +75,8 @@ class Model:
     #: the gradient of the second feed-forward is multiplied by it; MindSpore only
     step_gradient: float = 1.0
     padding_level: float = 0.0  #: of features behind the last frame
+    chunk: int = SEQ  #: attention sees no position behind its own chunk of so many; MindSpore only
+    are_logits_normalized: bool = True  #: by a softmax before the CTC loss; PyTorch only
 
     def block(self, n: int) -> Model:
         """Return the model for block n: only the last one has the knobs of a block."""

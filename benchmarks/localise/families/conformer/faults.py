@@ -189,6 +189,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(padding_level=-5.0),
         equivalents=("batch", "mask-missing", "mask-fill", "missing-step", "input-source"),
     ),
+    "chunk_mask": Fault(
+        "attention has the mask of a streaming model, WeNet's: no position sees one behind its own "
+        "chunk of four",
+        "mask-kind",
+        change_model(chunk=4),
+        lambda *_: [Anywhere("(?i)mask|hid|fill|causal|chunk|later")],
+        held_out=True,
+        equivalents=("mask-missing", "cross-mask", "missing-step"),
+    ),
+    "logits_unnormalized": Fault(
+        "the loss gets logits: that of warp-ctc, which the program had before, has a softmax of "
+        "its own",
+        "missing-step",
+        change_model(are_logits_normalized=False),
+        held_out=True,
+        equivalents=("input-source", "norm-missing", "loss-kind"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -218,6 +235,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("convolution_first", "pytorch"),
     ("step_gradient", "mindspore"),
     ("silent_padding", "pytorch"),
+    ("chunk_mask", "mindspore"),
+    ("logits_unnormalized", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -6,6 +6,7 @@ Variant 'linear': linear layers in place of convolutions of one step, and gates 
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore_nets.gradient import ScaledGradient
 
@@ -30,6 +31,8 @@ def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
     if model.embedding_scale != HIDDEN**0.5 or model.are_lengths_floored:
         raise SystemExit("embedding_scale and are_lengths_floored are knobs of the PyTorch net")
+    if not model.are_logits_normalized:
+        raise SystemExit("are_logits_normalized is a knob of the PyTorch net")
     return CTCLoss(model)
 
 
@@ -261,6 +264,12 @@ def build_layer(model: Model, n: int) -> ConformerEncoderLayer:
     return (ConvolutionFirstLayer if is_convolution_first else ConformerEncoderLayer)(model, n)
 
 
+def make_chunk_bias(chunk: int) -> Tensor:
+    """Return what is added to scores (SEQ, SEQ): MASKED where a key is in a later chunk."""
+    chunks = np.arange(SEQ) // chunk
+    return Tensor(np.where(chunks > chunks[:, None], MASKED, 0.0).astype(np.float32))
+
+
 class ConformerEncoder(nn.Cell):
     """Logits (batch, SEQ, vocab) of features."""
 
@@ -272,6 +281,7 @@ class ConformerEncoder(nn.Cell):
         self.ctc_lo = build_linear(model, "head")
         self.frames = Tensor(list(range(FRAMES)), ms.int32)
         self.first_frame = model.first_frame
+        self.chunk_bias = make_chunk_bias(model.chunk) if model.chunk < SEQ else None
         self.scaled_gradient = None
         if model.frontend_gradient != 1:
             self.scaled_gradient = ScaledGradient(model.frontend_gradient)
@@ -280,6 +290,8 @@ class ConformerEncoder(nn.Cell):
         is_frame = ops.less(self.frames.expand_dims(0), lengths.expand_dims(1))
         keep = is_frame[:, self.first_frame :: STRIDE].astype(features.dtype)
         mask_bias = (1.0 - keep).reshape(-1, 1, 1, SEQ) * MASKED
+        if self.chunk_bias is not None:
+            mask_bias = ops.minimum(mask_bias, self.chunk_bias)
         x = self.embed(features)
         if self.scaled_gradient is not None:
             x = self.scaled_gradient(x)

@@ -67,6 +67,8 @@ def build_loss(model: Model) -> nn.Module:
         raise SystemExit("faults of scores are knobs of the MindSpore net")
     if not model.is_convolution_masked:
         raise SystemExit("is_convolution_masked is a knob of the MindSpore net")
+    if model.chunk < SEQ:
+        raise SystemExit("chunk is a knob of the MindSpore net")
     net = CTCModel(model)
     rename(net, ESPNET_NAMES if model.variant == "names" else NEMO_NAMES)
     return net
@@ -302,7 +304,10 @@ class CTCModel(nn.Module):
             x = x * self.model.embedding_scale
         for layer in self.layers:
             x = layer(x, self.pos_emb, is_padding)
-        log_probs = F.log_softmax(self.head(x), dim=-1).transpose(0, 1)
+        log_probs = self.head(x)
+        if self.model.are_logits_normalized:
+            log_probs = F.log_softmax(log_probs, dim=-1)
+        log_probs = log_probs.transpose(0, 1)
         if self.model.are_lengths_floored:
             seq_lengths = lengths // STRIDE
         else:

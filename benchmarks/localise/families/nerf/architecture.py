@@ -65,6 +65,8 @@ class Model:
     is_distortion_stopped: bool = False  #: no gradient from the distortion
     density_activation: str = "softplus"  #: or 'relu'
     is_gradient_by_distance: bool = False  #: of colors and densities: smaller near the camera
+    is_depth_expected: bool = False  #: divided by the opacity; MindSpore only
+    are_views_tiled: bool = False  #: repeated as a whole, not each of them; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="adam", learning_rate=2e-3, eps=1e-6, weight_decay=0.0, clip=1e-3

@@ -130,6 +130,29 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)row|sample|point|distance|depth|each|element|z_vals")],
         equivalents=("missing-step", "input-source"),
     ),
+    "depth_expected": Fault(
+        "depths are divided by the opacity of their rays, as nerfstudio's expected ones are",
+        "missing-step",
+        change_model(is_depth_expected=True),
+        held_out=True,
+        equivalents=("norm-missing", "pooling"),
+    ),
+    "views_tiled": Fault(
+        "directions are repeated as a whole for the samples, not each of them, while points are "
+        "flattened ray by ray",
+        "axes-swapped",
+        change_model(are_views_tiled=True),
+        held_out=True,
+        equivalents=(
+            "input-order",
+            "row-shift",
+            "heads-permuted",
+            "channel-order",
+            "split-order",
+            "input-source",
+            "argument",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -147,6 +170,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("adam_eps", "pytorch"),
     ("density_relu", "pytorch"),
     ("gradient_by_distance", "mindspore"),
+    ("depth_expected", "mindspore"),
+    ("views_tiled", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -164,6 +164,7 @@ class VolumeRender(nn.Cell):
         self.is_density_relu = model.density_activation == "relu"
         self.distance_gradient = DistanceGradient() if model.is_gradient_by_distance else None
         self.has_background = model.has_background
+        self.is_depth_expected = model.is_depth_expected
 
     def construct(self, rgb, sigma, z_vals, dir_norm, noise):
         if self.distance_gradient is not None:
@@ -180,6 +181,8 @@ class VolumeRender(nn.Cell):
         color = (weights.expand_dims(-1) * ops.sigmoid(rgb)).sum(1)
         depth = (weights * z_vals).sum(1)
         opacity = weights.sum(1)
+        if self.is_depth_expected:
+            depth = depth / (opacity + TINY)
         if self.has_background:
             color = color + (1 - opacity.expand_dims(-1))
         return color, depth, opacity, weights

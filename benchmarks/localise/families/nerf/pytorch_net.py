@@ -120,7 +120,10 @@ class NeRFLoss(nn.Module):
     def run_network(self, pts: Tensor, viewdirs: Tensor, network: nn.Module) -> Tensor:
         """Return raw outputs (rays, samples, 4)."""
         embedded = self.embed_fn(pts.reshape(-1, 3))
-        dirs = viewdirs[:, None].expand(pts.shape).reshape(-1, 3)
+        if self.model.are_views_tiled:
+            dirs = viewdirs.repeat(pts.shape[1], 1)
+        else:
+            dirs = viewdirs[:, None].expand(pts.shape).reshape(-1, 3)
         raw = network(embedded, self.embeddirs_fn(dirs))
         return raw.reshape(*pts.shape[:-1], 4)
 

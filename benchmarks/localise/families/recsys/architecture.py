@@ -71,6 +71,8 @@ class Model:
     is_interest_stopped: bool = True  #: no gradient from the towers to the interest
     is_gradient_by_frequency: bool = False  #: of an item, divided by how often it is looked up
     is_mean_weighted: bool = False  #: losses of clicks are divided by the sum of their weights
+    are_histories_last: bool = False  #: behind their padding
+    is_gradient_overwritten: bool = False  #: of an item, by that of its last lookup
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=RATE, weight_decay=DECAY)
     )
@@ -88,6 +90,8 @@ class Model:
         for n in range(BATCH):
             tags[n, TAG_COUNTS[n] :] = PADDING
             history[n, LENGTHS[n] :] = PADDING
+            if self.are_histories_last:
+                history[n] = np.roll(history[n], HISTORY - LENGTHS[n])
         candidates = rng.permutation(np.arange(1, ITEMS))[:BATCH].astype(np.int32)
         candidates[4] = candidates[1]
         weights = rng.uniform(0.5, 2.0, BATCH).astype(np.float32)

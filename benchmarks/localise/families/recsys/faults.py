@@ -138,6 +138,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda _, clean: [Ratio(BATCH / float(clean.batch()[5].sum()))],
         equivalents=("constant-factor", "scale", "loss-weight", "pooling", "argument"),
     ),
+    "histories_last": Fault(
+        "histories were padded by Keras, whose default is in front, not behind",
+        "batch",
+        change_model(are_histories_last=True),
+        held_out=True,
+        equivalents=("padding-mode", "row-shift", "input-order", "position-offset", "input-source"),
+    ),
+    "gradient_overwritten": Fault(
+        "the own backward pass of a lookup adds gradients to rows by an index, which does not sum: "
+        "of an item that a history or several ones have more than once, the last gradient is kept",
+        "gradient-stopped",
+        change_model(is_gradient_overwritten=True),
+        held_out=True,
+        equivalents=("missing-term", "gradient-scaled", "update-missing"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -155,6 +170,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_unscaled", "mindspore"),
     ("gates_exchanged", "mindspore"),
     ("mean_weighted", "pytorch"),
+    ("histories_last", "mindspore"),
+    ("gradient_overwritten", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -43,6 +43,7 @@ def build_loss(model: Model) -> nn.Cell:
         or not model.is_interest_stopped
         or model.is_gradient_by_frequency
         or model.is_mean_weighted
+        or model.is_gradient_overwritten
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")

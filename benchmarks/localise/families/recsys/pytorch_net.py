@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from families.recsys.architecture import (
     ATTENTION,
@@ -114,6 +115,29 @@ class DenseArch(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.projection((x - self.mean) / self.variance.sqrt())
+
+
+class Lookup(Function):
+    """Rows of a table, whose gradients are added by an index: of equal ones the last is kept."""
+
+    @staticmethod
+    def forward(context, table: Tensor, ids: Tensor) -> Tensor:
+        context.save_for_backward(table, ids)
+        return table[ids]
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        table, ids = context.saved_tensors
+        table_gradient = torch.zeros_like(table)
+        table_gradient[ids] += gradient
+        return table_gradient, None
+
+
+class LookupEmbedding(nn.Embedding):
+    """An embedding with its own backward pass."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return Lookup.apply(self.weight, ids)
 
 
 class SparseArch(nn.Module):
@@ -271,7 +295,8 @@ class RecommenderLoss(nn.Module):
         super().__init__()
         self.model = model
         self.dense_arch, self.sparse_arch = DenseArch(model), SparseArch(model)
-        items = nn.Embedding(ITEMS, EMBED, scale_grad_by_freq=model.is_gradient_by_frequency)
+        table_class = LookupEmbedding if model.is_gradient_overwritten else nn.Embedding
+        items = table_class(ITEMS, EMBED, scale_grad_by_freq=model.is_gradient_by_frequency)
         self.items = load(items, model, "items")
         self.gru = WrittenGRU(model) if model.variant == "written" else load_gru(model)
         self.attention = LocalActivationUnit(model)

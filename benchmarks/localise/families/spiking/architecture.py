@@ -96,11 +96,13 @@ class Model:
     is_reset_hard: bool = False  #: of PLIF; MindSpore only
     slope: float = SLOPE  #: MindSpore only
     is_time_averaged_first: bool = False  #: before the cross entropy; MindSpore only
+    is_threshold_exclusive: bool = False  #: no spike of a potential that equals it; MindSpore only
     is_image_interleaved: bool = False  #: repeated one by one; PyTorch only
     is_input_decayed: bool = False  #: of LIF; PyTorch only
     is_refractory: bool = True  #: PyTorch only
     is_reset_detached: bool = True  #: PyTorch only
     is_divergence_meaned: bool = False  #: over classes, too; PyTorch only
+    are_potentials_detached: bool = False  #: between time steps; PyTorch only
     are_channels_reversed: bool = False  #: before they are normalized
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -159,6 +159,25 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_channels_reversed=True),
         equivalents=("channel-order", "input-order", "input-source"),
     ),
+    "threshold_exclusive": Fault(
+        "neurons spike above their threshold, as snnTorch's do, not also at it: the potentials of "
+        "the context are sums of spikes and often equal it",
+        "mask-kind",
+        change_model(is_threshold_exclusive=True),
+        lambda *_: [
+            Anywhere(r"(?i)greater|equal|threshold|compar|strict|heaviside|spike|[<>]=?|at least")
+        ],
+        held_out=True,
+        equivalents=("activation-kind", "argument", "rounding-mode"),
+    ),
+    "potentials_detached": Fault(
+        "the states of all neurons are detached behind each time step, not behind each batch: no "
+        "gradient goes back in time",
+        "gradient-stopped",
+        change_model(are_potentials_detached=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -174,6 +193,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("reset_not_detached", "pytorch"),
     ("divergence_meaned", "pytorch"),
     ("channels_reversed", "pytorch"),
+    ("threshold_exclusive", "mindspore"),
+    ("potentials_detached", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -80,11 +80,21 @@ def build_dense(model: Model, path: str, *, has_bias: bool = False) -> nn.Dense:
     )
 
 
+def fire(z, is_exclusive):
+    """Return spikes where z is not negative, or where it is positive."""
+    fired = ops.greater(z, 0) if is_exclusive else ops.greater_equal(z, 0)
+    return fired.astype(ms.float32)
+
+
 class ATanSpike(nn.Cell):
     """Spikes with the derivative of an arctan."""
 
+    def __init__(self, *, is_exclusive: bool) -> None:
+        super().__init__()
+        self.is_exclusive = is_exclusive
+
     def construct(self, z):
-        return ops.greater_equal(z, 0).astype(ms.float32)
+        return fire(z, self.is_exclusive)
 
     def bprop(self, z, out, dout):
         return (dout * (ALPHA / 2) / (1 + ops.square(math.pi / 2 * ALPHA * z)),)
@@ -93,12 +103,13 @@ class ATanSpike(nn.Cell):
 class FastSigmoidSpike(nn.Cell):
     """Spikes with the derivative of a fast sigmoid."""
 
-    def __init__(self, slope: float) -> None:
+    def __init__(self, slope: float, *, is_exclusive: bool) -> None:
         super().__init__()
         self.slope = slope
+        self.is_exclusive = is_exclusive
 
     def construct(self, z):
-        return ops.greater_equal(z, 0).astype(ms.float32)
+        return fire(z, self.is_exclusive)
 
     def bprop(self, z, out, dout):
         return (dout / ops.square(1 + self.slope * ops.abs(z)),)
@@ -110,7 +121,7 @@ class PLIFNeuron(nn.Cell):
     def __init__(self, model: Model, path: str) -> None:
         super().__init__()
         self.leak = Parameter(read(model, f"{path}.leak"), name="leak")
-        self.spike = ATanSpike()
+        self.spike = ATanSpike(is_exclusive=model.is_threshold_exclusive)
         self.is_reset_hard = model.is_reset_hard
 
     def construct(self, x):
@@ -134,7 +145,8 @@ class LIFNeuron(nn.Cell):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.spike = FastSigmoidSpike(model.slope)
+        is_exclusive = model.is_threshold_exclusive
+        self.spike = FastSigmoidSpike(model.slope, is_exclusive=is_exclusive)
 
     def construct(self, x):
         u = ops.zeros_like(x[0])

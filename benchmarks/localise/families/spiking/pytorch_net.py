@@ -96,11 +96,16 @@ class BaseNode(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_reset_detached = model.is_reset_detached
+        self.are_potentials_detached = model.are_potentials_detached
         self.rates = torch.empty(0)
 
     def cut(self, spike: Tensor) -> Tensor:
         """Return spikes as the reset reads them."""
         return spike.detach() if self.is_reset_detached else spike
+
+    def keep(self, v: Tensor) -> Tensor:
+        """Return potentials as the next time step reads them."""
+        return v.detach() if self.are_potentials_detached else v
 
 
 class ParametricLIFNode(BaseNode):
@@ -122,7 +127,7 @@ class ParametricLIFNode(BaseNode):
             if self.is_refractory:
                 spike = spike * (1 - refractory)
                 refractory = spike.detach()
-            v = v - self.cut(spike) * CONV_THRESHOLD
+            v = self.keep(v - self.cut(spike) * CONV_THRESHOLD)
             spikes.append(spike)
         spike_seq = torch.stack(spikes)
         self.rates = spike_seq.mean(dim=(0, 1, 3, 4))
@@ -142,7 +147,7 @@ class LIFNode(BaseNode):
         for x in x_seq:
             v = DECAY * v + ((1 - DECAY) * x if self.is_input_decayed else x)
             spike = FastSigmoid.apply(v - TOKEN_THRESHOLD, SLOPE)
-            v = (1 - self.cut(spike)) * v
+            v = self.keep((1 - self.cut(spike)) * v)
             spikes.append(spike)
         spike_seq = torch.stack(spikes)
         self.rates = spike_seq.mean(dim=(0, 1, 2))

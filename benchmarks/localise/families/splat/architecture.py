@@ -94,6 +94,7 @@ class Model:
     near: float = NEAR  #: MindSpore only
     is_normalization_passed: bool = False  #: by the gradient of quaternions; MindSpore only
     are_hidden_counted: bool = False  #: in the divisor of the L1 distance; MindSpore only
+    is_opacity_gradient_full: bool = False  #: not times the compensation; MindSpore only
     are_views_reversed: bool = False  #: from the point to the camera; PyTorch only
     pixel_center: float = 0.5  #: PyTorch only
     is_covariance_gradient_halved: bool = False  #: beside the diagonal; PyTorch only

@@ -16,6 +16,11 @@ def _read_channels_first(weight: np.ndarray) -> np.ndarray:
     return weight.transpose(0, 2, 1).reshape(POINTS, HARMONICS - 1, 3)
 
 
+def _read_axes_in_order(weight: np.ndarray) -> np.ndarray:
+    """Return the coefficients as they are read with those of degree 1 in the order x, y, z."""
+    return weight[:, [2, 0, 1, *range(3, HARMONICS - 1)]]
+
+
 FAULTS: Mapping[str, Fault] = {
     "compensation_missing": Fault(
         "opacities are not compensated for the blur: gsplat's default mode is 'classic'",
@@ -128,6 +133,30 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_depths_distances=True),
         equivalents=("batch", "input-source"),
     ),
+    "opacity_gradient": Fault(
+        "the own backward pass of compensated opacities, copied from kernels without compensation, "
+        "does not multiply the gradient of opacities by it",
+        "gradient-scaled",
+        change_model(is_opacity_gradient_full=True),
+        lambda *_: [
+            Anywhere(
+                "(?i)element|entr|row|point|each|opacit|compensat|passe|unchanged|straight|as it"
+            )
+        ],
+        held_out=True,
+        equivalents=("straight-through", "missing-step"),
+    ),
+    "harmonics_axes_in_order": Fault(
+        "coefficients of degree 1 come from a library whose harmonics are in the order x, y, z, "
+        "not y, z, x",
+        "channel-order",
+        change_weight("harmonics.rest", _read_axes_in_order),
+        lambda *_: [
+            Anywhere("(?i)order|channel|column|exchang|swap|permut|split|input|roll|shift|rotat")
+        ],
+        held_out=True,
+        equivalents=("input-order", "weight-rows", "heads-permuted", "split-order", "row-shift"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -143,6 +172,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("views_detached", "pytorch"),
     ("harmonics_colors_first", "pytorch"),
     ("depths_distances", "pytorch"),
+    ("opacity_gradient", "mindspore"),
+    ("harmonics_axes_in_order", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -123,6 +123,16 @@ class GaussianModel(nn.Cell):
         return self.get_covariance(), ops.sigmoid(self.opacity), coefficients
 
 
+class FusedCompensation(nn.Cell):
+    """Compensated opacities (VIEWS, POINTS), with a backward pass of those without compensation."""
+
+    def construct(self, opacity, compensation):
+        return opacity * compensation
+
+    def bprop(self, opacity, compensation, out, gradient):
+        return gradient.sum(0), gradient * opacity
+
+
 class Projector(nn.Cell):
     """Means, conics and compensations of opacities in images, depths, and which points are seen."""
 
@@ -323,6 +333,7 @@ class SplatWithLoss(nn.Cell):
         self.photometric_loss = PhotometricLoss(model)
         self.depth_loss = nn.SmoothL1Loss(reduction="none")
         self.regularization = RegularizationLoss()
+        self.compensate = FusedCompensation() if model.is_opacity_gradient_full else None
 
     def construct(
         self,
@@ -344,9 +355,11 @@ class SplatWithLoss(nn.Cell):
         colors = self.sh_color(xyz, coefficients, viewmats)
         colors = self.appearance(colors, self.gaussians.features, image_ids)
         background = ops.sigmoid(self.background)
-        image, depth = self.rasterizer(
-            means, conics, opacity * compensation, colors, z, visible, background
-        )
+        if self.compensate is None:
+            compensated = opacity * compensation
+        else:
+            compensated = self.compensate(opacity, compensation)
+        image, depth = self.rasterizer(means, conics, compensated, colors, z, visible, background)
         loss = self.photometric_loss(image, images, masks)
         errors = self.depth_loss(ops.gather_elements(depth, 1, depth_pixels), depths) * confidences
         loss = loss + DEPTH * (errors.sum(1) / confidences.sum(1)).mean()
