@@ -19,6 +19,7 @@ from ..graph import Flow
 from ..graph.joins import find_joined_parts
 from ..graph.missing_edges import (
     find_bridges,
+    find_gradient_sums,
     find_possible_parts,
     find_unrecorded_results,
 )
@@ -348,7 +349,7 @@ def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
     edges: list[tuple[int, int]] = []
     for node in np.flatnonzero(has_value).tolist():
         value = int(side.classes[node])
-        results = find_unrecorded_results(flow, value)
+        results = find_unrecorded_results(flow, value) or find_gradient_sums(flow, value)
         if node < n_pairs:
             results = (*results, *find_possible_parts(flow, value))
         result_nodes = {int(nodes[result]) for result in results} - {node}

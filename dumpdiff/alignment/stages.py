@@ -22,6 +22,7 @@ from .lineage import pair_by_lineage
 from .losses import pair_mistakable_losses
 from .matches import Matching, NewWeight
 from .noise import find_agreeing_classes
+from .norm_results import pair_norm_results
 from .partial_sums import separate_partial_sums
 from .roles import pair_by_role
 from .sides import PreparedSide, prepare_side
@@ -141,7 +142,7 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
         pair_by_structure(matching)
     if pair_by_update(matching, updates_t, updates_r) | pair_step_counts(matching):
         pair_by_structure(matching)
-    if pair_weight_products(matching):
+    if pair_weight_products(matching) | pair_norm_results(matching):
         pair_by_structure(matching)
     for _ in pair_by_role(matching):
         pair_by_structure(matching)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..alignment import Alignment
-from ..alignment.weight_products import find_weight_products
+from ..alignment.weight_products import WeightProduct, find_weight_products
 from ..comparison import Comparison
 from ..graph import Flow
 from ..graph.module_paths import find_common_path
@@ -97,65 +97,119 @@ def find_exchanged_parameters(
 
 
 def find_exchanged_products(
-    comparison: Comparison, rules: Rules, diverged_ops: Collection[int]
+    comparison: Comparison, rules: Rules, diverged_ops: frozenset[int]
 ) -> tuple[Finding, ...]:
     """Return one finding for every two weights whose products are read in each other's place.
 
     Two weights that changed places leave equal values: each product has a partner, and only the ops
     that read the products differ. There each of them reads what the other one reads on the other
-    side. The names of the weights do not matter. Both weights must multiply the same value, and one
-    of the ops must be among ``diverged_ops`` (of the target): two ops that are paired crosswise
-    look alike otherwise.
+    side. The names of the weights do not matter. What is read must follow from one value by ops of
+    the same kinds, among them the products, and one of the ops must be among ``diverged_ops`` (of
+    the target): two ops that are paired crosswise look alike otherwise.
     """
     if not diverged_ops:
         return ()
     alignment = comparison.alignment
-    agrees = comparison.pairs["agrees"].tolist()
-    slot_pairs = {
-        (pair.target, pair.reference): pair
-        for node, pair in comparison.slot_pairs
-        if pair.slot_kind == "input" and not agrees[node]
-    }
-    partners_r = {r: t for t, r in alignment.partners.items()}
     products = find_weight_products(alignment.target, alignment.target_kinds)
+    readers = _find_readers_of_others(comparison, products)
+    partners_r = {r: t for t, r in alignment.partners.items()}
     product_of_output = {product.output: product for product in products.values()}
-    findings = []
+    findings: list[Finding] = []
     reported_values: set[int] = set()
-    for (value, value_r), pair in slot_pairs.items():
+    for (value, value_r), reader in readers.items():
         other = partners_r.get(value_r, -1)
-        other_pair = slot_pairs.get((other, alignment.partners.get(value, -1)))
-        if other_pair is None or value in reported_values:
+        other_reader = readers.get((other, alignment.partners.get(value, -1)))
+        if other_reader is None or value in reported_values:
             continue
-        product, other_product = product_of_output.get(value), product_of_output.get(other)
-        if product is None or other_product is None or product.input != other_product.input:
-            continue
-        if pair.target_op in diverged_ops or other_pair.target_op in diverged_ops:
+        weights = _list_exchanged_weights(alignment, product_of_output, value, other)
+        if weights and not diverged_ops.isdisjoint((reader, other_reader)):
             reported_values |= {value, other}
-            weights = (product.weight, other_product.weight)
             findings.append(_build_product_finding(alignment, rules, weights))
     return tuple(findings)
 
 
-def _build_product_finding(alignment: Alignment, rules: Rules, weights: tuple[int, int]) -> Finding:
-    """Return the finding for two weights of the target; a weight without a name has a number."""
+def _find_readers_of_others(
+    comparison: Comparison, products: Mapping[int, WeightProduct]
+) -> dict[tuple[int, int], int]:
+    """Return the target op that reads a value where the reference reads no partner of it.
+
+    Keys are the two values. They are read by ops that are partners, or multiplied with weights that
+    are: the op of a product may add its bias on one side only. ``products`` are the target's.
+    """
+    alignment = comparison.alignment
+    agrees = comparison.pairs["agrees"].tolist()
+    readers = {
+        (pair.target, pair.reference): pair.target_op
+        for node, pair in comparison.slot_pairs
+        if pair.slot_kind == "input" and not agrees[node]
+    }
+    products_r = find_weight_products(alignment.reference, alignment.reference_kinds)
+    for weight, product in products.items():
+        product_r = products_r.get(alignment.partners.get(weight, -1))
+        if product_r and alignment.partners.get(product.input, -1) != product_r.input:
+            op = int(alignment.target.producers[product.output])
+            readers.setdefault((product.input, product_r.input), op)
+    return readers
+
+
+def _list_exchanged_weights(
+    alignment: Alignment, product_of_output: Mapping[int, WeightProduct], value: int, other: int
+) -> list[tuple[int, int]]:
+    """Return the weights by whose products two target values follow from one, the first ones first.
+
+    The list is empty if the ops between it and the two values are of other kinds, or read more than
+    one value that the other one does not read.
+    """
+    flow, kinds = alignment.target, alignment.target_kinds
+    weights: list[tuple[int, int]] = []
+    while value != other:
+        product, other_product = product_of_output.get(value), product_of_output.get(other)
+        if product is not None and other_product is not None:
+            weights.insert(0, (product.weight, other_product.weight))
+            value, other = product.input, other_product.input
+            continue
+        op, other_op = int(flow.producers[value]), int(flow.producers[other])
+        if min(op, other_op) < 0 or kinds[op] != kinds[other_op]:
+            return []
+        own_operands = set(flow.operands[op]) - set(flow.operands[other_op])
+        other_operands = set(flow.operands[other_op]) - set(flow.operands[op])
+        if len(own_operands) != 1 or len(other_operands) != 1:
+            return []
+        (value,), (other,) = own_operands, other_operands
+    return weights
+
+
+def _build_product_finding(
+    alignment: Alignment, rules: Rules, weights: Sequence[tuple[int, int]]
+) -> Finding:
+    """Return the finding for pairs of weights of the target; one without a name has a number."""
     parameter_names = alignment.target.list_column("parameter")
-    names = []
-    for number, weight in enumerate(weights, 1):
-        names.append(parameter_names[weight] or f"weight {number}")
+    value, other = weights[0]
+    names = [parameter_names[value] or "weight 1", parameter_names[other] or "weight 2"]
     canonical_names = [rules.resolve_parameter(name) or name for name in names]
-    cause_name = _classify_exchange(*canonical_names)
-    cause = Cause(cause_name, f"{names[0]} and {names[1]} changed places", 0.0)
-    return _build_finding(
+    subject, products = f"{names[0]} and {names[1]}", "their products are"
+    if len(weights) > 1:
+        products = f"so did {len(weights) - 1} more behind them; what follows is"
+    cause = Cause(_classify_exchange(*canonical_names), f"{subject} changed places", 0.0)
+    finding = _build_finding(
         "parameter",
         names[0],
-        f"parameters {names[0]} and {names[1]} changed places: their products are read in each "
-        "other's place",
+        f"parameters {subject} changed places: {products} read in each other's place",
         {},
         "the products agree, and the ops that read them read each other's partners",
         alignment,
-        (weights[0], alignment.partners.get(weights[1], -1)),
+        (value, alignment.partners.get(other, -1)),
         (cause,),
     )
+    sides = (
+        (alignment.target, [own for own, _ in weights]),
+        (alignment.reference, [alignment.partners.get(other, -1) for _, other in weights]),
+    )
+    ops = [
+        tuple(op for value in values for op in _name_first_consumer(flow, value))
+        for flow, values in sides
+    ]
+    return replace(finding, target_ops=ops[0][:MAX_NAMED_OPS], reference_ops=ops[1][:MAX_NAMED_OPS])
 
 
 def _find_held_names(

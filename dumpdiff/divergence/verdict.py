@@ -175,12 +175,12 @@ def locate(comparison: Comparison, rules: Rules, min_coverage: float) -> Result:
     )
 
 
-def _find_introducing_ops(graph: JointGraph, states: States) -> list[int]:
+def _find_introducing_ops(graph: JointGraph, states: States) -> frozenset[int]:
     """Return the target's ops that produced the values at which the runs diverge."""
     nodes = np.flatnonzero(states.state[: len(graph.comparison.pairs)] == INTRODUCED)
     target = graph.comparison.alignment.target
     producers = target.producers[graph.target_classes[nodes]]
-    return [int(producer) for producer in producers if producer >= 0]
+    return frozenset(int(producer) for producer in producers if producer >= 0)
 
 
 def _find_obstacles(comparison: Comparison, coverage: _Coverage) -> list[str]:

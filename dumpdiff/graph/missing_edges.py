@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ..model.arrays import Flags, Ints
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD
 from .dataflow import Bridge, Flow
 from .joins import find_joined_parts, find_unread_parts
 from .passing_values import WINDOW
@@ -154,6 +154,34 @@ def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
         )
         if results:
             return results
+    return ()
+
+
+def find_gradient_sums(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the gradients of which one that no recorded op reads most likely is a term.
+
+    A user's own backward function is given the sum of the gradients of all uses, and its ops name
+    no forward call whose uses would show the terms. It is the next such sum in the run, within the
+    window. () for any other value.
+    """
+    producer = int(flow.producers[value])
+    is_unread_gradient = producer >= 0 and not flow.consumers[value]
+    if not is_unread_gradient or flow.list_column("phase")[value] != BACKWARD:
+        return ()
+    if flow.list_column("gradient_of")[value]:
+        return ()
+    for op in range(producer + 1, min(producer + WINDOW, len(flow.reads))):
+        if flow.phases[op] != BACKWARD or flow.calls[op] >= 0 or flow.is_module[op]:
+            continue
+        sums = [
+            read
+            for read in flow.reads[op]
+            if flow.producers[read] < 0
+            and flow.consumers[read][0] == op
+            and is_gradient(flow, read)
+        ]
+        if sums:
+            return tuple(read for read in sums if flow.shapes[read] == flow.shapes[value])
     return ()
 
 
