@@ -141,7 +141,6 @@ FAULTS: Mapping[str, Fault] = {
         "one cell high, are pooled, too",
         "mask-missing",
         change_model(are_heights_pooled=True),
-        held_out=True,
         equivalents=("mask-kind", "missing-step"),
     ),
     "yaws_clockwise": Fault(
@@ -149,7 +148,6 @@ FAULTS: Mapping[str, Fault] = {
         "clockwise and from the other axis, -yaw - pi / 2",
         "batch",
         change_model(are_yaws_clockwise=True),
-        held_out=True,
         equivalents=("loss-target", "input-source"),
     ),
 }

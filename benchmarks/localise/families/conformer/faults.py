@@ -195,7 +195,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-kind",
         change_model(chunk=4),
         lambda *_: [Anywhere("(?i)mask|hid|fill|causal|chunk|later")],
-        held_out=True,
         equivalents=("mask-missing", "cross-mask", "missing-step"),
     ),
     "logits_unnormalized": Fault(
@@ -203,7 +202,6 @@ FAULTS: Mapping[str, Fault] = {
         "its own",
         "missing-step",
         change_model(are_logits_normalized=False),
-        held_out=True,
         equivalents=("input-source", "norm-missing", "loss-kind"),
     ),
 }

@@ -134,7 +134,6 @@ FAULTS: Mapping[str, Fault] = {
         "depths are divided by the opacity of their rays, as nerfstudio's expected ones are",
         "missing-step",
         change_model(is_depth_expected=True),
-        held_out=True,
         equivalents=("norm-missing", "pooling"),
     ),
     "views_tiled": Fault(
@@ -142,7 +141,6 @@ FAULTS: Mapping[str, Fault] = {
         "flattened ray by ray",
         "axes-swapped",
         change_model(are_views_tiled=True),
-        held_out=True,
         equivalents=(
             "input-order",
             "row-shift",

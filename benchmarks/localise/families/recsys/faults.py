@@ -142,7 +142,6 @@ FAULTS: Mapping[str, Fault] = {
         "histories were padded by Keras, whose default is in front, not behind",
         "batch",
         change_model(are_histories_last=True),
-        held_out=True,
         equivalents=("padding-mode", "row-shift", "input-order", "position-offset", "input-source"),
     ),
     "gradient_overwritten": Fault(
@@ -150,7 +149,6 @@ FAULTS: Mapping[str, Fault] = {
         "of an item that a history or several ones have more than once, the last gradient is kept",
         "gradient-stopped",
         change_model(is_gradient_overwritten=True),
-        held_out=True,
         equivalents=("missing-term", "gradient-scaled", "update-missing"),
     ),
 }

@@ -167,7 +167,6 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [
             Anywhere(r"(?i)greater|equal|threshold|compar|strict|heaviside|spike|[<>]=?|at least")
         ],
-        held_out=True,
         equivalents=("activation-kind", "argument", "rounding-mode"),
     ),
     "potentials_detached": Fault(
@@ -175,7 +174,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient goes back in time",
         "gradient-stopped",
         change_model(are_potentials_detached=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
 }

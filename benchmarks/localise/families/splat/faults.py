@@ -143,7 +143,6 @@ FAULTS: Mapping[str, Fault] = {
                 "(?i)element|entr|row|point|each|opacit|compensat|passe|unchanged|straight|as it"
             )
         ],
-        held_out=True,
         equivalents=("straight-through", "missing-step"),
     ),
     "harmonics_axes_in_order": Fault(
@@ -154,7 +153,6 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [
             Anywhere("(?i)order|channel|column|exchang|swap|permut|split|input|roll|shift|rotat")
         ],
-        held_out=True,
         equivalents=("input-order", "weight-rows", "heads-permuted", "split-order", "row-shift"),
     ),
 }
