@@ -297,9 +297,9 @@ def _bridge_missing_edges(
     """Return parents for the nodes of one side with a missing producer, and count the evidence.
 
     Where the record of the other side has the edge, only the parts of a joined tensor are added,
-    and what a tensor repeats: heads may have been changed before they were repeated. What the
-    other side's graph is given, see ``is_given``, no op before it computed: then the order of
-    execution is no evidence.
+    what a tensor repeats, and what it is a part of together with others: heads may have been
+    changed before they were repeated. What the other side's graph is given, see ``is_given``, no op
+    before it computed: then the order of execution is no evidence.
     """
     is_leaf = (classes >= 0) & (flow.producers[np.maximum(classes, 0)] < 0) & ~has_parents
     open_leaves = np.flatnonzero(is_leaf)
@@ -317,8 +317,9 @@ def _bridge_missing_edges(
             joined_parts = find_joined_parts(flow, value)
             parents = [node_of[part] for part in joined_parts if node_of[part] != node]
             evidence = "joined" if parents else "other side"
-            if not parents and value in repeated and node_of[repeated[value]] != node:
-                parents, evidence = [node_of[repeated[value]]], "repeated"
+            for sources, name in ((repeated, "repeated"), (flow.partitions, "part")):
+                if not parents and node_of[sources.get(value, value)] != node:
+                    parents, evidence = [node_of[sources[value]]], name
             bridges[evidence] += 1
             if parents:
                 evidence_of[node] = evidence

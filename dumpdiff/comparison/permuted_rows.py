@@ -1,9 +1,10 @@
-"""Gradients of parameters that have the same rows or columns on both sides, in another order.
+"""Gradients of parameters that have the same numbers on both sides, in another order.
 
 Checkpoints store rotary pairs next to each other or as halves, and the rows of the weights follow.
 The product of queries and keys undoes that order. Where the heads of a group are next to each other
-or apart, the rows of the queries' weight and the columns of the output's weight follow. Then the
-gradients of the weights have that order, too.
+or apart, the rows of the queries' weight and the columns of the output's weight follow. The kernel
+of a convolution is a matrix for joined patches. Then the gradients of the weights have that order,
+too.
 Whether the weights themselves are a difference depends on what is computed from them, see
 ``divergence.states``.
 """
@@ -14,17 +15,17 @@ import numpy as np
 import pandas as pd
 
 from ..alignment import Alignment
-from ..model.arrays import Ints
+from ..model.arrays import AnyArray, Floats, Ints
 from .metrics import compute_metrics
 from .whole_tensors import load_pair, replace_metrics
 
-#: Layouts of a gradient whose rows, or columns, are those of the other side in the order of the
-#: parameter's, by the axis that has the order.
-_LAYOUTS = ("rows permuted", "columns permuted")
+#: Layouts of a gradient whose rows, columns, or single elements are those of the other side in the
+#: order of the parameter's, by the axis that has the order; None: the axis of all elements.
+_LAYOUTS = {0: "rows permuted", 1: "columns permuted", None: "elements permuted"}
 
 
 def accept_permuted_rows(alignment: Alignment, pairs: pd.DataFrame) -> None:
-    """Compare the gradient of a parameter with permuted rows or columns in its order."""
+    """Compare the gradient of a parameter with permuted rows, columns or elements in its order."""
     is_whole = pairs["metric"].to_numpy() == "relative_l2"
     differs = is_whole & (pairs["error"].to_numpy() > pairs["tolerance"].to_numpy())
     if alignment.gradients is None or not differs.any():
@@ -40,7 +41,7 @@ def accept_permuted_rows(alignment: Alignment, pairs: pd.DataFrame) -> None:
         has_both = row >= 0 and gradient_row >= 0
         if not is_parameter or not has_both or not (differs[row] and differs[gradient_row]):
             continue
-        for axis in range(len(_LAYOUTS)):
+        for axis in _LAYOUTS:
             order = _find_order(alignment, pairs, row, axis)
             if order is not None:
                 _compare_in_order(alignment, pairs, gradient_row, axis, order)
@@ -66,35 +67,50 @@ def _map_named_gradients(alignment: Alignment) -> dict[int, int]:
     return gradients
 
 
-def _find_order(alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int) -> Ints | None:
-    """Return the rows (axis 0) or columns (1) of the reference in the order of the target's.
+def _find_order(
+    alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int | None
+) -> Ints | None:
+    """Return the lines of the reference in the order of the target's.
 
-    None if they are others. They are put in order by a fixed sum of their elements.
+    Lines are rows (axis 0), columns (1) or elements (None). None if they are others, or if elements
+    are not distinct. Lines are put in order by a fixed sum of their elements.
     """
     a, b = load_pair(alignment, pairs, row)
-    if a is None or b is None or a.shape != b.shape or not axis < a.ndim <= 2:
+    if a is None or b is None or a.size != b.size:
         return None
-    lines_a, lines_b = (
-        np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(np.float64)
-        for array in (a, b)
-    )
+    if axis is not None and (a.shape != b.shape or not axis < a.ndim <= 2):
+        return None
+    lines_a, lines_b = _list_lines(a, axis), _list_lines(b, axis)
     weights = np.cos(np.arange(lines_a.shape[1]))
-    order_a, order_b = np.argsort(lines_a @ weights), np.argsort(lines_b @ weights)
+    keys_a, keys_b = lines_a @ weights, lines_b @ weights
+    order_a, order_b = np.argsort(keys_a), np.argsort(keys_b)
+    if axis is None and not np.diff(keys_a[order_a]).all():
+        return None
     order: Ints = np.empty(len(order_a), dtype=np.int64)
     order[order_a] = order_b
     error = compute_metrics(lines_a, lines_b[order], 0.0, False).relative_l2
     return order if error <= float(pairs["tolerance"].iat[row]) else None
 
 
+def _list_lines(array: AnyArray, axis: int | None) -> Floats:
+    """Return (lines, elements of a line) in float64."""
+    if axis is None:
+        return array.reshape(-1, 1).astype(np.float64)
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(np.float64)
+
+
 def _compare_in_order(
-    alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int, order: Ints
+    alignment: Alignment, pairs: pd.DataFrame, row: int, axis: int | None, order: Ints
 ) -> None:
-    """Set the metrics of a pair whose rows or columns agree in another order."""
+    """Set the metrics of a pair whose rows, columns or elements agree in another order."""
     a, b = load_pair(alignment, pairs, row)
-    if a is None or b is None or a.shape != b.shape or b.shape[axis] != len(order):
+    if a is None or b is None or a.size != b.size:
+        return
+    if axis is not None and (a.shape != b.shape or b.shape[axis] != len(order)):
         return
     tolerance = float(pairs["tolerance"].iat[row])
     has_mask_fill = bool(pairs["has_mask_fill"].iat[row])
-    metrics = compute_metrics(a, b.take(order, axis), tolerance, has_mask_fill)
+    b_in_order = b.take(order, axis).reshape(a.shape)
+    metrics = compute_metrics(a, b_in_order, tolerance, has_mask_fill)
     if metrics.relative_l2 <= tolerance:
         replace_metrics(pairs, row, metrics, metrics.relative_l2, _LAYOUTS[axis])

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..alignment.confidence import GUESSES
+from ..graph.missing_edges import has_missing_producer
 from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, ISOLATED, RECONVERGED
 from .forward_walk import DIVERGED, Walk
-from .joint_graph import JointGraph
+from .joint_graph import GraphSide, JointGraph
 from .rearrangements import is_rearranged
 from .split_scalings import multiplies_one_value
 
@@ -55,16 +56,18 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     ]
     if not excused_nodes:
         return state
-    has_consequence = _flag_consequences(graph, walk)
+    consequences = _list_consequences(graph, walk)
     equivalent_kinds = _learn_equivalent_kinds(graph, walk)
     for node in excused_nodes:
         ancestry = walk.ancestry[node]
         is_same = _has_same_operation(graph, walk, node, equivalent_kinds)
         if is_same and not ancestry.has_diverged:
-            if not has_consequence[node]:
+            if not consequences[node]:
                 is_excused = _may_be_noise(graph, node) or _is_no_partner(graph, node)
                 state[node] = RECONVERGED if is_excused else ISOLATED
-            elif not _reads_hidden_scores(graph, node):
+            elif not _reads_hidden_scores(graph, node) and not _leads_to_no_partners(
+                graph, node, consequences, final_state
+            ):
                 state[node] = INTRODUCED
         elif any(state[ancestor] in DIVERGED for ancestor in ancestry.ancestors):
             state[node] = walk.state[node]
@@ -84,14 +87,33 @@ def _is_no_partner(graph: JointGraph, node: int) -> bool:
     return is_guess and _has_other_readers(graph, node)
 
 
-def _flag_consequences(graph: JointGraph, walk: Walk) -> list[bool]:
-    """Return (nodes,) whether a value differs of which the node is a nearest compared ancestor."""
-    has_consequence = [False] * graph.n_nodes
+def _leads_to_no_partners(
+    graph: JointGraph, node: int, consequences: Sequence[Sequence[int]], state: Sequence[str]
+) -> bool:
+    """Return whether a guessed pair leads to no difference but excused pairs of other values.
+
+    One side multiplies what it adds up by weights, the other side both factors by their roots: the
+    weights and the roots are no partners, nor are the products.
+    """
+    if graph.comparison.pairs["evidence"].iat[node] not in GUESSES:
+        return False
+    return all(
+        state[other] == RECONVERGED and not consequences[other] and _is_no_partner(graph, other)
+        for other in consequences[node]
+    )
+
+
+def _list_consequences(graph: JointGraph, walk: Walk) -> list[list[int]]:
+    """Return (nodes,) the values that differ and of which the node is a nearest compared ancestor.
+
+    What may be noise is none.
+    """
+    consequences: list[list[int]] = [[] for _ in range(graph.n_nodes)]
     for node, state in enumerate(walk.state):
         if state in DIVERGED and node not in walk.noise_limits:
             for ancestor in walk.ancestry[node].ancestors:
-                has_consequence[ancestor] = True
-    return has_consequence
+                consequences[ancestor].append(node)
+    return consequences
 
 
 def _learn_equivalent_kinds(graph: JointGraph, walk: Walk) -> frozenset[tuple[str, str, str]]:
@@ -268,7 +290,7 @@ def _is_compensated(graph: JointGraph, node: int, reader: int) -> bool:
     """Return whether the operators that read a forward pair read it with other things.
 
     Where one side scales the queries, the other one scales queries and keys by the root; a - 2 b is
-    a - (-2) b in another order.
+    a - (-2) b in another order. So is 1 - (a - (1 - b)), where only the other side computes 2 - a.
     """
     if graph.phase[node] != FORWARD:
         return False
@@ -279,10 +301,26 @@ def _is_compensated(graph: JointGraph, node: int, reader: int) -> bool:
         operands_of_sides.append([int(side.nodes[value]) for value in operands])
     operands_t, operands_r = operands_of_sides
     if node not in operands_t or node not in operands_r:
-        return False
+        reads_node = [node in operands for operands in operands_of_sides]
+        return any(reads_node) and _is_apart(graph.sides[reads_node.index(False)], node, reader)
     is_in_order = _get_producer_kinds(graph, reader)[0] in _ORDERED_KINDS
     has_other_place = operands_t.index(node) != operands_r.index(node)
     return sorted(operands_t) != sorted(operands_r) or (is_in_order and has_other_place)
+
+
+def _is_apart(side: GraphSide, node: int, reader: int) -> bool:
+    """Return whether a side's record shows all that a pair is computed from, and no other pair.
+
+    Neither its operands nor what these are computed from is the other pair, perhaps cast.
+    """
+    flow, producer = side.flow, side.find_producer(reader)
+    operands = flow.operands[producer] if producer >= 0 else ()
+    for value in operands:
+        source = int(flow.producers[value])
+        earlier_values = flow.operands[source] if source >= 0 else ()
+        if has_missing_producer(flow, value) or node in side.nodes[list(earlier_values)]:
+            return False
+    return bool(operands)
 
 
 def _get_producer_kinds(graph: JointGraph, node: int) -> tuple[str, str]:

@@ -19,10 +19,11 @@ import numpy as np
 from ..comparison.layouts import has_common_order
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
+from ..graph.adjoints import MATRIX_PRODUCT_KINDS
 from ..model.arrays import AnyArray, Flags
 from ..model.recorded_shapes import load_readable_tensor
 from ..model.trace import FORWARD
-from ..model.verdict import INTRODUCED
+from ..model.verdict import AGREEING, INTRODUCED
 from .joint_graph import GraphSide, JointGraph
 
 #: Elements of a tensor that is read. A larger one would take seconds.
@@ -370,3 +371,32 @@ def is_rearranged(graph: JointGraph, node: int) -> bool:
         return False
     sorted_error = compute_metrics(np.sort(a, axis=None), np.sort(b, axis=None), 0).relative_l2
     return bool(sorted_error <= max(tolerance, _SORTED_SHARE * pairs["error"].iat[node]))
+
+
+def find_undone_orders(graph: JointGraph, state: Sequence[str]) -> frozenset[int]:
+    """Return the values that one side holds in another order, which a product undoes.
+
+    No layout explains the order, as that of joined patches, but the product with a weight in this
+    order agrees. So the order is no cause of other differences, such as the sum of a gradient over
+    several calls.
+    """
+    return frozenset(
+        node
+        for node in np.flatnonzero(flag_different_tensors(graph)).tolist()
+        if state[node] == INTRODUCED
+        and any(_is_agreeing_product(graph, state, node, child) for child in graph.children[node])
+        and is_rearranged(graph, node)
+    )
+
+
+def _is_agreeing_product(graph: JointGraph, state: Sequence[str], node: int, child: int) -> bool:
+    """Return whether a matrix product that reads a value on either side agrees."""
+    if child >= len(graph.comparison.pairs) or state[child] != AGREEING:
+        return False
+    producers = [(side, side.find_producer(child)) for side in graph.sides]
+    return any(
+        side.kinds[producer] in MATRIX_PRODUCT_KINDS
+        and int(side.classes[node]) in side.flow.operands[producer]
+        for side, producer in producers
+        if producer >= 0
+    )

@@ -40,7 +40,7 @@ from .forward_walk import (
     walk_forwards,
 )
 from .joint_graph import GraphSide, JointGraph
-from .rearrangements import flag_different_tensors, is_rearranged
+from .rearrangements import find_undone_orders, flag_different_tensors, is_rearranged
 from .recomputation import RecomputationOfSides
 from .reconvergence import find_reconverged
 from .split_scalings import find_split_scalings
@@ -94,9 +94,13 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph), pairs["tolerance"].to_numpy()
     cancellation = compute_cancellation(graph)
-    split_scalings = find_split_scalings(graph)
-    walk = walk_forwards(graph, rules, cancellation, split_scalings)
-    for node in split_scalings:
+    excused_pairs = find_split_scalings(graph)
+    walk = walk_forwards(graph, rules, cancellation, excused_pairs)
+    undone_orders = find_undone_orders(graph, walk.state)
+    if undone_orders:
+        excused_pairs |= undone_orders
+        walk = walk_forwards(graph, rules, cancellation, excused_pairs)
+    for node in excused_pairs:
         walk.state[node] = RECONVERGED
     allowed_errors = tolerances * cancellation[: len(pairs)]
     # gradients are allowed more than most of them show; the rest would be noticed
@@ -111,7 +115,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
         restored_state = restore_contradictions(graph, walk, final_state)
         excused_nodes = _find_excused_nodes(graph, walk, restored_state)
         if excused_nodes and graph.is_precise:
-            excused_nodes |= split_scalings
+            excused_nodes |= excused_pairs
             walk = _walk_without(graph, rules, cancellation, walk, excused_nodes)
             final_state = _find_reconverged(graph, walk, is_final, *limits)
         else:

@@ -1,7 +1,8 @@
 """Values that no recorded op produced, and that together are one recorded value.
 
 A router's weights are indexed, ``weights[tokens, places]``: each expert reads those of its own
-tokens, and no recorder shows the indexing. But all of them together are the weights.
+tokens, and no recorder shows the indexing. But all of them together are the weights. So are the
+single numbers of a vector, ``weights[0] * x + weights[1] * y``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from ..model.trace import FORWARD, flag_words
 #: Relative difference of the sum of squares of the same numbers, summed in another order.
 _SUMMATION_ERROR = 4e-6
 _MIN_PARTS = 2
+#: Single numbers of one group that are tried, and the longest vector that they may be of.
+_MAX_NUMBERS, _MAX_VECTOR = 64, 8
 
 
 def find_partitions(
@@ -31,12 +34,14 @@ def find_partitions(
     """Return part -> whole, by class.
 
     ``consumers`` are the ops that read a class, ``slots`` the slot of its first tensor. The parts
-    are read in one slot by ops of one kind in one module call of the forward pass. They have as
-    many elements as the whole, its extremes, and the sum of their squares is its own.
+    are read in one slot by ops of one kind in one module call of the forward pass, single numbers
+    one after the other. They have as many elements as the whole, its extremes, and the sum of their
+    squares is its own.
     """
     groups = _group_leaves(classes, consumers, ops, slots)
     if not groups:
         return {}
+    groups += _cut_numbers(groups, classes["size"].to_numpy(), consumers)
     highs, lows, norms = (classes[name].to_numpy(dtype=float) for name in ("max", "min", "norm"))
     sizes, producers = classes["size"].to_numpy(), classes["producer"].to_numpy()
     all_parts = np.concatenate(groups)
@@ -65,9 +70,24 @@ def find_partitions(
         square_sum = float(np.sum(norms[parts] ** 2))
         is_whole = producers[candidates] < consumers[parts[0]][0]
         is_whole &= np.abs(norms[candidates] ** 2 - square_sum) <= _SUMMATION_ERROR * square_sum
-        if square_sum > 0 and is_whole.any():
+        if square_sum > 0 and is_whole.any() and whole_of.keys().isdisjoint(parts):
             whole_of.update(dict.fromkeys(parts, int(candidates[is_whole][-1])))
     return whole_of
+
+
+def _cut_numbers(
+    groups: Sequence[Sequence[int]], sizes: Ints, consumers: IntLists
+) -> list[list[int]]:
+    """Return the runs of single numbers within groups that may be a vector: several are read."""
+    runs: list[list[int]] = []
+    for group in groups:
+        numbers = sorted((value for value in group if sizes[value] == 1), key=consumers.__getitem__)
+        if _MIN_PARTS < len(numbers) <= _MAX_NUMBERS:
+            for length in range(_MIN_PARTS, min(len(numbers), _MAX_VECTOR + 1)):
+                runs += [
+                    numbers[start : start + length] for start in range(len(numbers) - length + 1)
+                ]
+    return runs
 
 
 def _group_leaves(
