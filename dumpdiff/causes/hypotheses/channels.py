@@ -25,7 +25,8 @@ def suggest_channel_order(case: FaultCase) -> Iterator[Candidate]:
     The columns of a kernel that multiplies patches as a matrix are in blocks, one for each channel.
     """
     kinds = {*case.consumer_kinds, *case.kinds, *case.faulty_kinds}
-    if case.is_discrete or not case.is_source or "convolution" not in kinds:
+    is_source = case.is_source and case.finding.kind != "constant"  # a table has no channels
+    if case.is_discrete or not is_source or "convolution" not in kinds:
         return
     n_axes = case.faithful.ndim
     axis = _CHANNEL_AXIS if n_axes >= _MIN_AXES else n_axes - 1

@@ -63,6 +63,25 @@ def suggest_other_mask(case: FaultCase) -> Iterator[Candidate]:
                 )
 
 
+def suggest_other_cells(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that a table of zeros and one negative number, added to scores, hides others."""
+    faithful, faulty = case.faithful, case.faulty
+    if case.phase != FORWARD or not case.is_source or faithful.ndim < 2:
+        return
+    fills = np.unique(faithful)
+    if len(fills) != 2 or not fills[0] < fills[1] == 0 or not np.isin(faulty, fills).all():
+        return
+    hidden, faulty_hidden = faithful != 0, faulty != 0
+    if faithful.size >= _MIN_MASK_ELEMENTS and faulty_hidden.any():
+        yield Candidate(
+            np.where(faulty_hidden, fills[0], 0.0),
+            f"a mask that {describe_hidden(faulty_hidden)}",
+            describe_hidden(hidden),
+            unchanged=faithful,
+            cause=name_mask_change(case, faulty_hidden, hidden),
+        )
+
+
 def suggest_other_threshold(case: FaultCase) -> Iterator[Candidate]:
     """Suggest that a comparison has the number that the other side's comparison has."""
     call, faulty_call = case.call, case.faulty_call
@@ -231,6 +250,7 @@ def _format_slopes(slopes: Floats) -> str:
 
 HYPOTHESES = (
     Hypothesis("mask-kind", suggest_other_mask),
+    Hypothesis("mask-kind", suggest_other_cells),
     Hypothesis("argument", suggest_other_threshold),
     Hypothesis("mask-shifted", suggest_rolled_mask),
     Hypothesis("relative-bias", suggest_distance_bias),

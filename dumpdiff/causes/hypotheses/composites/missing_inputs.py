@@ -43,6 +43,8 @@ _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose", "expand_dims"}
 _PRODUCT_OPS = ("matmul", "addmm", "convolution")
 _ADDING_KINDS = {"add", "sub", *FILLING_KINDS}
+#: Kinds that are a step of their own: without one of its inputs, what the step does is missing.
+_STEP_KINDS = {"where", "mul", "div"}
 _AVERAGING_KINDS = ("mean", "avg_pool")
 #: Kinds of ops that sum the gradients of the rows of a table.
 _LOOKUP_GRADIENT_KINDS = {"segment_sum", "scatter_add", "grad:gather_rows"}
@@ -254,7 +256,7 @@ def _name_missing_input(
     skip = _describe_skip(region, step, step_input)
     if skip:
         return "skip-missing", f"without {skip} in the sum {step.name}"
-    cause = "missing-step" if step.kind == "where" else "missing-term"
+    cause = "missing-step" if step.kind in _STEP_KINDS else "missing-term"
     return cause, f"without {step_input.name} in {step.name} ({step.kind})"
 
 
