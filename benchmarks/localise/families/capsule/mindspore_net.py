@@ -337,7 +337,7 @@ class WrittenRouting(nn.Cell):
         votes = mint.matmul(self.kernel.reshape(TYPES, -1, DIM), pose)
         votes = votes.reshape(BATCH, TYPES, CLASS_DIM, CLASSES, CELLS) + self.coordinates
         constant = ops.stop_gradient(votes)
-        logits = mint.broadcast_to(self.bias, (BATCH, TYPES, CELLS, CLASSES))
+        logits = ops.broadcast_to(self.bias, (BATCH, TYPES, CELLS, CLASSES))
         for _ in range(ROUTINGS - 1):
             shares, _ = couple(logits, 3)
             capsules = self.gather(constant, shares * activation.expand_dims(-1))
@@ -390,7 +390,7 @@ class WrittenLoss(nn.Cell):
         self.column = Tensor(np.arange(WIDTH, dtype=np.int32).reshape(1, 1, WIDTH))
 
     def construct(self, images, sizes, labels, step):
-        height, width = mint.split(sizes.reshape(BATCH, 2, 1), 1, 1)
+        height, width = sizes[:, :1].expand_dims(2), sizes[:, 1:].expand_dims(2)
         is_pixel = mint.logical_and(self.row < height, self.column < width)
         inside = is_pixel[:, ::STRIDE, ::STRIDE].reshape(BATCH, CELLS)
         capsules, shares, logarithm, pixels = self.net(images, inside, labels)
