@@ -75,6 +75,7 @@ class Model:
     is_final_timed: bool = False  #: the last modulation does not read the class
     is_dropped_class_zero: bool = False  #: it adds nothing to the condition, not the last row
     is_modulation_shared: bool = False  #: all blocks have that of the first one
+    is_modulation_derived: bool = True  #: the blocks' wholly, with the 1 of 1 + scale; PyTorch only
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(weight_decay=0.03, clip=0.1))
 
     def schedule(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
 from claims import Anywhere, Ratio, Words
 
+from families.dit.architecture import HEADS, LAYERS, Model
 from families.fault import Fault, change_model, change_optimizer
+
+
+def _split_in_thirds(model: Model) -> Model:
+    """Take thirds of fused rows, q, k and v of each head, as q, k and v of the last block."""
+    path = f"blocks.{LAYERS - 1}.attention"
+    weights = dict(model.weights)
+    for kind in ("weight", "bias"):
+        names = [f"{path}.{projection}.{kind}" for projection in "qkv"]
+        heads = [np.split(model.weights[name], HEADS) for name in names]
+        fused = np.concatenate([rows for head in zip(*heads, strict=True) for rows in head])
+        weights.update(zip(names, np.split(fused, len(names)), strict=True))
+    return replace(model, weights=weights)
+
 
 FAULTS: Mapping[str, Fault] = {
     "scale_first": Fault(
@@ -171,6 +187,27 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_modulation_shared=True),
         equivalents=("input-source", "layer-order"),
     ),
+    "fused_in_thirds": Fault(
+        "fused rows of queries, keys and values, which a checkpoint has head by head, are split in "
+        "thirds for the last block's self attention",
+        "weight-rows",
+        _split_in_thirds,
+        equivalents=(
+            "split-order",
+            "heads-permuted",
+            "weight-swapped",
+            "row-shift",
+            "axes-swapped",
+        ),
+        held_out=True,
+    ),
+    "modulation_underived": Fault(
+        "a fused modulation of the blocks returns gradients times the scale, not times 1 + scale",
+        "gradient-scaled",
+        change_model(is_modulation_derived=False),
+        equivalents=("missing-term", "constant-offset", "skip-missing", "missing-step"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -196,6 +233,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("final_timed", "mindspore"),
     ("dropped_class", "mindspore"),
     ("modulation_shared", "pytorch"),
+    ("fused_in_thirds", "mindspore"),
+    ("modulation_underived", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -212,6 +212,30 @@ class Mlp(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
 
+class _FusedModulation(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+        context.save_for_backward(x, scale)
+        return x * (1 + scale) + shift
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, scale = context.saved_tensors
+        of_shift, of_scale = (part.sum(dim=1, keepdim=True) for part in (gradient, gradient * x))
+        return gradient * scale, of_shift, of_scale
+
+
+class FusedModulation(nn.Module):
+    """A modulation as one operator, whose gradient of what the norm returns lacks the 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = build_norm()
+
+    def forward(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+        return _FusedModulation.apply(self.norm(x), shift.unsqueeze(1), scale.unsqueeze(1))
+
+
 class Modulation(nn.Module):
     """A layer norm without weights, scaled and shifted by the condition."""
 
@@ -238,11 +262,13 @@ class DiTBlock(nn.Module):
         is_last = n == LAYERS - 1
         path = f"blocks.{n}"
         is_einsum = model.variant == "einsum"
-        self.norm1 = Modulation(model)
+        is_derived = model.is_modulation_derived
+        self.norm1 = Modulation(model) if is_derived else FusedModulation()
         self.attn = (EinsumAttention if is_einsum else Attention)(model, f"{path}.attention")
         self.norm_cross = build_norm() if is_last and model.is_cross_normed else None
         self.cross_attn = (EinsumAttention if is_einsum else CrossAttention)(model, f"{path}.cross")
-        self.norm2 = Modulation(model, model.scale_offset if is_last else 1.0)
+        offset = model.scale_offset if is_last else 1.0
+        self.norm2 = Modulation(model, offset) if is_derived else FusedModulation()
         activation = model.mlp_activation if is_last else "gelu_tanh"
         self.mlp = Mlp(model, f"{path}.mlp", activation)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), load_linear(model, f"{path}.modulation"))

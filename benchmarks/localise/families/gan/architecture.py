@@ -64,6 +64,8 @@ class Model:
     is_image_first: bool = False  #: the discriminator reads the image, then the source
     is_fake_detached: bool = True  #: generated images, in the discriminator's loss
     trunk_gradient: float = 1.0  #: the gradient of the residual blocks' output is multiplied by it
+    is_image_smooth: bool = False  #: images are compared by smooth L1; MindSpore only
+    is_variance_unbiased: bool = False  #: of the instance norms; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=LEARNING_RATE, weight_decay=0.0, clip=0.0)
     )

@@ -121,6 +121,22 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)slope|leaky|negative|\b0\.01\b|\b0\.05\b|\b0\.2\b|\b20\b")],
         equivalents=("activation-kind", "argument", "straight-through", "constant-factor"),
     ),
+    "image_smooth": Fault(
+        "generated images are compared with their targets by smooth L1 with the threshold 1",
+        "loss-kind",
+        change_model(is_image_smooth=True),
+        lambda *_: [Anywhere(r"(?i)smooth|huber|squar|mse|\bl[12]\b|abs|beta|threshold")],
+        equivalents=("activation-kind", "loss-threshold", "missing-step", "input-source"),
+        held_out=True,
+    ),
+    "variance_unbiased": Fault(
+        "instance norms of one's own divide by the root of torch.var, which is unbiased",
+        "biased-variance",
+        change_model(is_variance_unbiased=True),
+        lambda *_: [Anywhere(r"(?i)bias|bessel|varian|n - 1|\b0\.99\d*|\b1\.00\d+")],
+        equivalents=("argument", "constant-factor", "scale", "norm-kind"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -140,6 +156,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("default_beta", "pytorch"),
     ("logistic_loss", "pytorch"),
     ("gradient_slope", "mindspore"),
+    ("image_smooth", "mindspore"),
+    ("variance_unbiased", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

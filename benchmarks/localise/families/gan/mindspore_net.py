@@ -249,6 +249,7 @@ class TranslationLoss(nn.Cell):
         self.is_fake_detached = model.is_fake_detached
         self.is_joined = model.variant == "joined"
         self.is_logistic = model.score_loss == "logistic"
+        self.is_image_smooth = model.is_image_smooth
 
     def compare(self, scores, label):
         """Return the least-squares loss of scores, or the logistic one."""
@@ -288,5 +289,8 @@ class TranslationLoss(nn.Cell):
         for n in range(self.first_feature, N_FEATURES):
             loss_features += ops.l1_loss(of_fake[n], ops.stop_gradient(of_real[n]))
         loss_features = FEATURE_WEIGHT * loss_features / N_FEATURES
-        loss_image = IMAGE_WEIGHT * ops.l1_loss(fake, target)
+        if self.is_image_smooth:
+            loss_image = IMAGE_WEIGHT * ops.smooth_l1_loss(fake, target, reduction="mean")
+        else:
+            loss_image = IMAGE_WEIGHT * ops.l1_loss(fake, target)
         return loss_discriminator + loss_adversarial + loss_features + loss_image

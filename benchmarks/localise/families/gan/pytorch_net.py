@@ -58,10 +58,18 @@ def build_padded(model: Model, path: str, padding_mode: str = "reflect") -> list
 class WrittenInstanceNorm(nn.InstanceNorm2d):
     """An instance norm in plain arithmetic."""
 
+    correction = 0  #: subtracted from the number of pixels in the variance
+
     def forward(self, x: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(x, dim=(2, 3), correction=0, keepdim=True)
+        variance, mean = torch.var_mean(x, dim=(2, 3), correction=self.correction, keepdim=True)
         y = (x - mean) * torch.rsqrt(variance + self.eps)
         return y * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+class UnbiasedInstanceNorm(WrittenInstanceNorm):
+    """An instance norm by the unbiased variance."""
+
+    correction = 1
 
 
 def build_norm(model: Model, path: str, *, has_affine: bool = True) -> nn.Module:
@@ -69,6 +77,8 @@ def build_norm(model: Model, path: str, *, has_affine: bool = True) -> nn.Module
     channels = len(model.weights[f"{path}.weight"])
     if model.variant == "written":
         return load(WrittenInstanceNorm(channels, eps=EPS, affine=True), model, path)
+    if model.is_variance_unbiased:
+        return load(UnbiasedInstanceNorm(channels, eps=EPS, affine=True), model, path)
     return load(nn.InstanceNorm2d(channels, eps=EPS, affine=has_affine), model, path)
 
 

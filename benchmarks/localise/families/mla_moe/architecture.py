@@ -80,6 +80,7 @@ class Model:
     key_gradient_heads: int = HEADS  #: so many heads give the key's positions a gradient
     are_heads_moved: bool = True  #: behind the tokens, before they are joined; PyTorch only
     are_labels_rolled: bool = False  #: the label of a row's last token is its first one
+    key_offset: int = 0  #: of the positions by which the key is turned; PyTorch only
 
     #: the router's scores get the gradient of a loss that balances the experts
     #: (https://arxiv.org/abs/2101.03961, section 2.2), which is in no value
@@ -101,13 +102,14 @@ class Model:
             is_key_turned=True,
             key_gradient_heads=HEADS,
             are_heads_moved=True,
+            key_offset=0,
         )
 
-    def rope(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cosine and sine (seq, ROPE_DIM / 2), float32."""
+    def rope(self, offset: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return cosine and sine (seq, ROPE_DIM / 2), float32, of positions from an offset on."""
         half = ROPE_DIM // 2
         frequencies = ROPE_THETA ** (-np.arange(half) / half)
-        angles = np.outer(np.arange(SEQ) * self.position_scale, frequencies)
+        angles = np.outer((offset + np.arange(SEQ)) * self.position_scale, frequencies)
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def balance_gradient(self) -> np.ndarray:

@@ -258,6 +258,24 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_heads_moved=False),
         equivalents=("missing-step", "heads-permuted", "input-order"),
     ),
+    "router_bias_lost": Fault(
+        "the router's balancing bias is zero, as it was initialized: it is a buffer, which the "
+        "checkpoint's parameters do not hold",
+        "zeroed",
+        change_weight("layers.1.mlp.router.bias", np.zeros_like),
+        lambda *_: [Anywhere(r"(?i)bias|zero")],
+        equivalents=("router-bias", "bias-missing", "missing-term", "missing-step"),
+        held_out=True,
+    ),
+    "key_late": Fault(
+        "the key is turned by the position behind its own: the cache's length is read when the "
+        "token is in it already",
+        "position-offset",
+        change_model(key_offset=1),
+        lambda *_: [Anywhere(r"shift|offset|position|-?\b1\b")],
+        equivalents=("row-shift", "input-source", "argument"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -299,6 +317,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("key_gradient", "pytorch"),
     ("labels_rolled", "mindspore"),
     ("heads_unmoved", "pytorch"),
+    ("router_bias_lost", "mindspore"),
+    ("key_late", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

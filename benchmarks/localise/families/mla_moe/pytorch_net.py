@@ -70,6 +70,12 @@ class Attention(nn.Module):
         self.is_rope_reversed = model.is_rope_reversed
         self.key_gradient_heads = model.key_gradient_heads
         self.are_heads_moved = model.are_heads_moved
+        self.is_key_late = model.key_offset > 0
+        if self.is_key_late:
+            for name, table in zip(
+                ("key_cos", "key_sin"), model.rope(model.key_offset), strict=True
+            ):
+                self.register_buffer(name, torch.from_numpy(np.concatenate([table, table], axis=1)))
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn (batch, heads, seq, ROPE_DIM); interleaved pairs become halves first."""
@@ -122,7 +128,9 @@ class Attention(nn.Module):
             k_nope, v = v, k_nope
         q_rope = self.rotate(q_rope, cos, sin)
         k_rope = k_rope.view(batch, 1, seq, ROPE_DIM)
-        if self.is_key_turned:
+        if self.is_key_late:
+            k_rope = self.rotate(k_rope, self.key_cos, self.key_sin)
+        elif self.is_key_turned:
             k_rope = self.rotate(k_rope, cos, sin)
         q = torch.cat((q_nope, q_rope), dim=-1)
         k = torch.cat((k_nope, self.repeat(k_rope)), dim=-1)

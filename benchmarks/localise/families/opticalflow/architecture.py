@@ -69,6 +69,8 @@ class Model:
     is_hidden_stopped: bool = False  #: the hidden state of an iteration is a constant
     correlation_gradient: float = 1.0  #: factor of the gradient of the correlations that are read
     coords_offset: float = 0.0  #: of the coordinates of all pixels
+    lookup_padding: str = "zeros"  #: beyond a level; or 'border', its nearest pixel; MindSpore only
+    are_corners_aligned: bool = True  #: by the lookup's sampler; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def batch(self) -> tuple[np.ndarray, ...]:

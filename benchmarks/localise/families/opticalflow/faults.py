@@ -106,6 +106,22 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?<![\w.])-?0?\.(?:5\d*|49\d+)|half|shift|offset")],
         equivalents=("constant-offset", "missing-term", "align-corners", "row-shift", "argument"),
     ),
+    "lookup_border": Fault(
+        "a lookup beyond the image reads the nearest pixel of the border, not zero",
+        "padding-mode",
+        change_model(lookup_padding="border"),
+        equivalents=("mask-missing", "mask-kind", "missing-step", "clamp", "argument"),
+        held_out=True,
+    ),
+    "corners_unaligned": Fault(
+        "the sampler takes coordinates as without aligned corners, its default, though they are "
+        "those of aligned ones",
+        "align-corners",
+        change_model(are_corners_aligned=False),
+        lambda *_: [Anywhere("(?i)corner|sampl|interpol|linear|grid|coord|position|shift|offset")],
+        equivalents=("resize-mode", "position-offset", "argument"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -121,6 +137,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("coords_attached", "pytorch"),
     ("correlation_gradient", "pytorch"),
     ("coords_half", "pytorch"),
+    ("lookup_border", "mindspore"),
+    ("corners_unaligned", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -161,6 +161,7 @@ class WindowLookup(nn.Cell):
             window = window[:, ::-1]
         corners = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float32)
         self.window, self.corners = Tensor(window.copy()), Tensor(corners)
+        self.is_outside_zero = model.lookup_padding == "zeros"
 
     def construct(self, level, centers):
         rows, columns = level.shape[1:]
@@ -168,13 +169,15 @@ class WindowLookup(nn.Cell):
         pixels = ops.floor(points) + self.corners
         shares = (1 - ops.abs(points - pixels)).prod(-1)
         x, y = pixels[..., 0], pixels[..., 1]
-        is_inside = ops.logical_and(
-            ops.logical_and(x >= 0, x < columns), ops.logical_and(y >= 0, y < rows)
-        )
+        if self.is_outside_zero:
+            is_inside = ops.logical_and(
+                ops.logical_and(x >= 0, x < columns), ops.logical_and(y >= 0, y < rows)
+            )
         index = ops.clamp(y, 0, rows - 1) * columns + ops.clamp(x, 0, columns - 1)
         index = index.astype(ms.int32).reshape(QUERIES, -1)
         values = ops.gather_elements(level.reshape(QUERIES, -1), 1, index)
-        shares = shares * is_inside.astype(ms.float32)
+        if self.is_outside_zero:
+            shares = shares * is_inside.astype(ms.float32)
         return (values.reshape(shares.shape) * shares).sum(-1)
 
 

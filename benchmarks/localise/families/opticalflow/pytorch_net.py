@@ -113,24 +113,27 @@ def coords_grid(batch: int, height: int, width: int) -> Tensor:
     return coords[None].repeat(batch, 1, 1, 1)
 
 
-def bilinear_sampler(img: Tensor, coords: Tensor) -> Tensor:
+def bilinear_sampler(img: Tensor, coords: Tensor, *, align_corners: bool) -> Tensor:
     """Return images at coordinates in pixels."""
     height, width = img.shape[-2:]
     xgrid, ygrid = coords.split([1, 1], dim=-1)
     xgrid = 2 * xgrid / (width - 1) - 1
     ygrid = 2 * ygrid / (height - 1) - 1
-    return F.grid_sample(img, torch.cat([xgrid, ygrid], dim=-1), align_corners=True)
+    return F.grid_sample(img, torch.cat([xgrid, ygrid], dim=-1), align_corners=align_corners)
 
 
 class CorrBlock:
     """The pyramid of the correlations of all pairs of pixels."""
 
-    def __init__(self, fmap1: Tensor, fmap2: Tensor, gradient: float) -> None:
+    def __init__(
+        self, fmap1: Tensor, fmap2: Tensor, gradient: float, *, align_corners: bool
+    ) -> None:
         batch, dim, height, width = fmap1.shape
         fmap1, fmap2 = fmap1.view(batch, dim, -1), fmap2.view(batch, dim, -1)
         corr = torch.matmul(fmap1.transpose(1, 2), fmap2) / dim**0.5
         corr = corr.reshape(batch * height * width, 1, height, width)
         self.gradient, self.corr_pyramid = gradient, [corr]
+        self.align_corners = align_corners
         for _ in range(LEVELS - 1):
             corr = F.avg_pool2d(corr, 2, stride=2)
             self.corr_pyramid.append(corr)
@@ -144,7 +147,7 @@ class CorrBlock:
         out_pyramid = []
         for level, corr in enumerate(self.corr_pyramid):
             centroid = coords.reshape(-1, 1, 1, 2) / 2**level
-            sampled = bilinear_sampler(corr, centroid + delta)
+            sampled = bilinear_sampler(corr, centroid + delta, align_corners=self.align_corners)
             out_pyramid.append(sampled.view(batch, height, width, -1))
         out = torch.cat(out_pyramid, dim=-1).permute(0, 3, 1, 2).contiguous()
         return out if self.gradient == 1 else scaled_gradient(out, self.gradient)
@@ -233,6 +236,7 @@ class RAFT(nn.Module):
         self.is_context_second = model.is_context_second
         self.are_coords_attached = model.are_coords_attached
         self.correlation_gradient = model.correlation_gradient
+        self.align_corners = model.are_corners_aligned
 
     def initialize_flow(self, img: Tensor) -> tuple[Tensor, Tensor]:
         """Return the coordinates of the coarse pixels, twice: flow is their difference."""
@@ -246,7 +250,9 @@ class RAFT(nn.Module):
         image1 = 2 * (image1 / 255.0) - 1.0
         image2 = 2 * (image2 / 255.0) - 1.0
         fmap1, fmap2 = torch.chunk(self.fnet(torch.cat([image1, image2], dim=0)), 2, dim=0)
-        corr_fn = CorrBlock(fmap1, fmap2, self.correlation_gradient)
+        corr_fn = CorrBlock(
+            fmap1, fmap2, self.correlation_gradient, align_corners=self.align_corners
+        )
         cnet = self.cnet(image2 if self.is_context_second else image1)
         net, inp = torch.split(cnet, [HIDDEN, CONTEXT], dim=1)
         net, inp = torch.tanh(net), torch.relu(inp)

@@ -35,6 +35,7 @@ FEATURES = 20
 EPS, POOL_EPS, DISTANCE_EPS = 1e-5, 1e-6, 1e-12
 SCALE, MARGIN = 16.0, 0.4
 CENTER_WEIGHT = 0.05
+HARD_MARGIN = 0.3  #: of the baseline's own triplet loss
 SEED = 1811
 
 
@@ -60,6 +61,8 @@ class Model:
     center_gradient: float = 1.0  #: factor of the gradient of the centers
     are_distances_squared: bool = False  #: those of the triplet loss; MindSpore only
     are_norms_detached: bool = False  #: of embeddings and class weights; PyTorch only
+    is_angle_derived: bool = True  #: in the gradient of the cosine with its margin; MindSpore only
+    is_triplet_hinge: bool = False  #: with HARD_MARGIN, not the soft margin; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -108,6 +108,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_norms_detached=True),
         equivalents=("missing-term",),
     ),
+    "angle_underived": Fault(
+        "the margin is added to the angle in place and without a gradient, which goes on as that "
+        "of the cosine",
+        "straight-through",
+        change_model(is_angle_derived=False),
+        equivalents=("gradient-scaled", "gradient-stopped", "missing-step", "missing-term"),
+        held_out=True,
+    ),
+    "triplet_hinge": Fault(
+        "the triplet loss is a hinge with the margin 0.3, the baseline's default, not a soft one",
+        "loss-kind",
+        change_model(is_triplet_hinge=True),
+        lambda *_: [Anywhere(r"(?i)margin|hinge|relu|rank|softplus|clamp|maximum|\b0\.3\b")],
+        equivalents=("activation-kind", "loss-threshold", "missing-step", "clamp"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -125,6 +141,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("vector_rate", "pytorch"),
     ("distances_squared", "mindspore"),
     ("norms_detached", "pytorch"),
+    ("angle_underived", "mindspore"),
+    ("triplet_hinge", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

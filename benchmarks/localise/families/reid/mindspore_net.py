@@ -129,6 +129,16 @@ class Backbone(nn.Cell):
         return features, self.neck(features)
 
 
+class StraightMargin(nn.Cell):
+    """Cosines with the margin; their gradient is that of the cosines without it."""
+
+    def construct(self, cosine, phi):
+        return ops.identity(phi)
+
+    def bprop(self, cosine, phi, out, gradient):
+        return gradient, ops.zeros_like(phi)
+
+
 class ArcMarginLoss(nn.Cell):
     """Cross entropy of cosines with an angular margin."""
 
@@ -137,6 +147,7 @@ class ArcMarginLoss(nn.Cell):
         self.weight = Parameter(Tensor(model.weights["classes.weight"]), name="weight")
         self.scale, self.is_easy = model.scale, model.is_margin_easy
         self.is_gathered = model.variant == "gathered"
+        self.straight_margin = None if model.is_angle_derived else StraightMargin()
         self.normalize = ops.L2Normalize(axis=1)
         self.cos_m, self.sin_m = math.cos(MARGIN), math.sin(MARGIN)
         self.threshold = math.cos(math.pi - MARGIN)
@@ -162,6 +173,8 @@ class ArcMarginLoss(nn.Cell):
             log_sums = ops.log(ops.exp(logits - top).sum(1, keepdims=True)) + top
             return (log_sums - self.scale * turned).mean()
         phi = self.add_margin(cosine)
+        if self.straight_margin is not None:
+            phi = self.straight_margin(cosine, phi)
         logits = self.scale * (one_hot * phi + (1.0 - one_hot) * cosine)
         return ops.cross_entropy(logits, labels)
 

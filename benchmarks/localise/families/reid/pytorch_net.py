@@ -19,6 +19,7 @@ from families.reid.architecture import (
     CHANNELS,
     DISTANCE_EPS,
     EPS,
+    HARD_MARGIN,
     MARGIN,
     POOL_EPS,
     SCALE,
@@ -146,6 +147,7 @@ class TripletLoss(nn.Module):
         super().__init__()
         self.has_products = model.variant == "angles"
         self.are_negatives_others = model.are_negatives_others
+        self.is_hinge = model.is_triplet_hinge
 
     def forward(self, x: Tensor, label: Tensor) -> Tensor:
         if self.has_products:
@@ -160,6 +162,9 @@ class TripletLoss(nn.Module):
             is_excluded = torch.eye(len(x), dtype=torch.bool)
         dist_ap = dist.masked_fill(~is_same, -1e9).max(1).values
         dist_an = dist.masked_fill(is_excluded, 1e9).min(1).values
+        if self.is_hinge:
+            y = torch.ones_like(dist_an)
+            return F.margin_ranking_loss(dist_an, dist_ap, y, margin=HARD_MARGIN)
         return F.softplus(dist_ap - dist_an).mean()
 
 

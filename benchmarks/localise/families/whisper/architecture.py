@@ -70,6 +70,8 @@ class Model:
     is_cache_stopped: bool = False  #: no gradient from keys and values of the last cross attention
     embedding_scale: float = 1.0  #: embedded tokens are multiplied by it; MindSpore only
     is_cross_causal: bool = False  #: tokens see positions up to their own number; PyTorch only
+    is_begin_doubled: bool = False  #: tokens and labels have one BEGIN more in front of them
+    are_sinusoids_alternating: bool = False  #: a sine, its cosine, the next sine and so on
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=1.5e-3, weight_decay=0.1, beta2=0.98, clip=1.0
@@ -85,7 +87,10 @@ class Model:
         """Return the positions of the encoder, float32 (SOURCE, HIDDEN): sines, then cosines."""
         frequencies = BASE ** (-np.arange(HIDDEN // 2) / self.frequency_divisor)
         angles = np.outer(np.arange(SOURCE), frequencies)
-        return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+        parts = np.sin(angles), np.cos(angles)
+        if self.are_sinusoids_alternating:
+            return np.stack(parts, axis=2).reshape(SOURCE, HIDDEN).astype(np.float32)
+        return np.concatenate(parts, axis=1).astype(np.float32)
 
     def frames(self) -> np.ndarray:
         """Return float32 (BATCH, 1, FRAMES), 0 for those behind a recording."""
@@ -113,6 +118,11 @@ class Model:
             tokens[n, length:] = END
             labels[n, : length - 1] = tokens[n, 1:length]
             labels[n, length - 1] = IGNORED if self.is_end_ignored else END
+        if self.is_begin_doubled:
+            begin = np.full((BATCH, 1), BEGIN, dtype=np.int32)
+            tokens, labels = (
+                np.concatenate([begin, rows[:, :-1]], axis=1) for rows in (tokens, labels)
+            )
         return powers, tokens, labels
 
 

@@ -167,6 +167,27 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)mask|causal|fill|hid")],
         equivalents=("mask-kind", "mask-missing", "missing-step", "missing-term", "argument"),
     ),
+    "begin_doubled": Fault(
+        "the collator leaves the begin that the tokenizer has put in front of the labels, and then "
+        "shifts them: tokens begin with two of it, and the first label is one",
+        "batch",
+        change_model(is_begin_doubled=True),
+        equivalents=("label-shift", "row-shift", "loss-target", "input-source"),
+        held_out=True,
+    ),
+    "sinusoids_alternating": Fault(
+        "sines and cosines of the encoder's positions alternate, as the paper writes them",
+        "time-embedding-order",
+        change_model(are_sinusoids_alternating=True),
+        equivalents=(
+            "rope-layout",
+            "channel-order",
+            "axes-swapped",
+            "input-order",
+            "input-source",
+        ),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -190,6 +211,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("cache_stopped", "pytorch"),
     ("embedding_scale", "mindspore"),
     ("cross_causal", "pytorch"),
+    ("begin_doubled", "mindspore"),
+    ("sinusoids_alternating", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
