@@ -318,7 +318,7 @@ def _bridge_missing_edges(
             parents = [node_of[part] for part in joined_parts if node_of[part] != node]
             evidence = "joined" if parents else "other side"
             for sources, name in ((repeated, "repeated"), (flow.partitions, "part")):
-                if not parents and node_of[sources.get(value, value)] != node:
+                if not parents and value in sources and node_of[sources[value]] != node:
                     parents, evidence = [node_of[sources[value]]], name
             bridges[evidence] += 1
             if parents:
