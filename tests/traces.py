@@ -252,16 +252,20 @@ def _list_slots(flow: Flow) -> list[set[str]]:
     return slots
 
 
-def record_calls(*calls: tuple[str, Sequence[AnyArray], AnyArray]) -> Trace:
-    """A trace of calls (kind, inputs, output), with the statistics of arrays."""
+def record_calls(
+    *calls: tuple[str, Sequence[AnyArray], AnyArray | tuple[AnyArray, ...]],
+) -> Trace:
+    """A trace of calls (kind, inputs, output or outputs), with the statistics of arrays."""
     rows = [
-        {"op": op, "slot": slot, "slot_kind": slot.partition(".")[0], "size": array.size,
-         "shape": array.shape, "dtype": "float32", "max": array.max(), "min": array.min(),
-         "mean": array.mean(), "norm": np.linalg.norm(array), "nonfinite": 0}
+        {"op": op, "slot": f"{slot_kind}.{i}", "slot_kind": slot_kind, "size": array.size,
+         "shape": array.shape, "dtype": "int64" if array.dtype.kind == "i" else "float32",
+         "max": array.max(), "min": array.min(), "mean": array.mean(),
+         "norm": np.linalg.norm(array), "nonfinite": 0}
         for op, (_, inputs, output) in enumerate(calls)
-        for slot, array in {
-            **{f"input.{i}": x for i, x in enumerate(inputs)}, "output.0": output
-        }.items()
+        for slot_kind, arrays in (
+            ("input", inputs), ("output", output if isinstance(output, tuple) else (output,))
+        )
+        for i, array in enumerate(arrays)
     ]  # fmt: skip
     ops = build_op_table(
         {"name": [f"call.{op}" for op in range(len(calls))], "kind": [kind for kind, *_ in calls]}

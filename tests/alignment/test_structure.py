@@ -210,6 +210,19 @@ def test_a_product_inside_a_gelu_is_not_the_one_that_it_gates():
     assert close_matching(gated, own).ops_t[find_op(gated, "call.3")] < 0
 
 
+def test_minima_and_their_places_are_paired_in_any_order():
+    """MindSpore's operator returns the places first, PyTorch's the minima."""
+    s, x = np.random.default_rng(4).standard_normal((2, 6, 5))
+    minima, places = x.min(1), x.argmin(1)
+    linear = ("linear", [s], x)
+    own = record_calls(linear, ("min", [x], (places, minima)))
+    other = record_calls(linear, ("min", [x], (minima * 2, places + 1)))
+    matching = close_matching(own, other)
+    for slot, other_slot in (("output.0", "output.1"), ("output.1", "output.0")):
+        value = find_value(matching.target, "call.1", slot)
+        assert matching.classes_t[value] == find_value(matching.reference, "call.1", other_slot)
+
+
 def test_a_mask_is_not_the_complement_of_one_that_the_other_side_has():
     """One minus a mask is another quantity; where one side alone has a mask, it may be wrong."""
     s, x = np.random.default_rng(4).standard_normal((2, 6, 5))

@@ -108,3 +108,32 @@ def test_one_mask_may_follow_from_different_numbers():
     graph, states = classify_traces(*sides)
     ((node, pair),) = graph.comparison.slot_pairs
     assert (pair.target_op, pair.slot_kind, states.state[node]) == (2, "input", "reconverged")
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_two_numbers_minus_one_value_are_no_partners_if_they_are_used_differently(is_mirrored):
+    """1 - (x - (1 - y)) is 2 - x - y: what the other side computes with 1 - x is another thing."""
+    s, x, y, mask = np.random.default_rng(4).standard_normal((4, 6, 5))
+    common = (
+        ("linear", [s], x), ("tanh", [np.arctanh(np.tanh(y))], y), ("mul", [x, mask], x * mask)
+    )  # fmt: skip
+    own = record_calls(
+        *common,
+        ("rsub", [x], 1 - x),
+        ("mul", [1 - x, mask], mask - x * mask),
+        ("rsub", [y], 1 - y),
+        ("sub", [x, 1 - y], x - 1 + y),
+        ("rsub", [x - 1 + y], 2 - x - y),
+    )
+    other = record_calls(
+        *common,
+        ("rsub", [x], 2 - x),
+        ("sub", [2 - x, y], 2 - x - y),
+        ("sub", [mask, x * mask], mask - x * mask),
+    )
+    graph, states = classify_traces(*((other, own) if is_mirrored else (own, other)))
+    side = graph.sides[is_mirrored]
+    node = int(side.nodes[find_value(side.flow, "call.3", "output.0")])
+    assert states.state[node] == "reconverged"
+    assert "isolated" not in states.state
+    assert "introduced" not in states.state

@@ -1,14 +1,21 @@
 """Exchanged parameters: identified by their names, reported where the runs diverge."""
 
+import numpy as np
 import pytest
 from traces import (
+    align_traces,
     edit_tensors,
     find_dependents,
     find_tensors_like,
+    find_value,
     locate_divergence,
+    record_calls,
     scale_result,
     scale_tensors,
 )
+
+from dumpdiff.alignment.weight_products import find_weight_products
+from dumpdiff.divergence.parameters import _list_exchanged_weights
 
 Q, K = "model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
 SCORES = "Torch.matmul.2.forward"
@@ -124,3 +131,33 @@ class TestExchangedProducts:
 
     def test_a_sound_pair_has_no_such_finding(self, clean_trace):
         assert locate_divergence(clean_trace, clean_trace).findings == ()
+
+
+def test_branches_that_changed_places_are_followed_to_their_common_value():
+    """Two gates of one value, each with two layers: all their weights changed places."""
+    rng = np.random.default_rng(4)
+    s, x = rng.standard_normal((2, 6, 5))
+    calls, weights, gates = [("linear", [s], x)], rng.standard_normal((2, 2, 5, 5)), []
+    for first, second in weights:
+        hidden = np.tanh(x @ first)
+        gate = np.tanh(hidden @ second)
+        calls += [
+            ("matmul", [x, first], x @ first),
+            ("tanh", [x @ first], hidden),
+            ("matmul", [hidden, second], hidden @ second),
+            ("tanh", [hidden @ second], gate),
+            ("mul", [x, gate], x * gate),
+        ]
+        gates.append(len(calls) - 1)
+    trace = record_calls(*calls)
+    alignment = align_traces(trace, trace)
+    flow = alignment.target
+    products = find_weight_products(flow, alignment.target_kinds)
+    product_of_output = {product.output: product for product in products.values()}
+    gated = [find_value(flow, f"call.{op}", "output.0") for op in gates]
+    expected = [
+        tuple(find_value(flow, f"call.{op}", "input.1") for op in ops) for ops in ((1, 6), (3, 8))
+    ]
+    assert _list_exchanged_weights(alignment, product_of_output, *gated) == expected
+    unlike = gated[0], find_value(flow, "call.8", "output.0")
+    assert _list_exchanged_weights(alignment, product_of_output, *unlike) == []

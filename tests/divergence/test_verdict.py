@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 from traces import (
     add_noise,
+    align_traces,
     edit_tensors,
     find_tensor,
     find_tensors_like,
     locate_divergence,
+    record_calls,
     scale_result,
     select_ops,
 )
 
+from dumpdiff.divergence.verdict import _have_equal_weights
 from dumpdiff.model.trace import Problem
 
 SILU, DIVISION = "Functional.silu.1.forward", "Tensor.__truediv__.1.forward"
@@ -189,3 +192,21 @@ def test_a_pair_whose_parameters_differ_is_diverged_though_gradients_agree(trace
         locate_divergence(edit_tensors(clean_trace, weight, max=2.0), clean_trace).verdict
         == "diverged"
     )
+
+
+@pytest.mark.parametrize("are_named", [True, False])
+def test_inputs_without_a_producer_are_no_weights_of_another_model(are_named):
+    """The steps of a loop read parts of a tensor that no record shows, and these differ."""
+    rng = np.random.default_rng(4)
+    weights, parts = rng.standard_normal((4, 6, 6)), rng.standard_normal((8, 6, 6))
+    traces = []
+    for factor in (1.0, 1.5):
+        trace = record_calls(
+            *(("matmul", [weight, weight.T], weight @ weight.T) for weight in weights),
+            *(("tanh", [factor * part], np.tanh(factor * part)) for part in parts),
+        )
+        for n in range(len(weights) if are_named else 0):
+            row = find_tensor(trace, f"call.{n}", "input.0")
+            trace = edit_tensors(trace, row, parameter=f"layers.{n}.weight")
+        traces.append(trace)
+    assert _have_equal_weights(align_traces(*traces)) == are_named

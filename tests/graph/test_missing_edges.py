@@ -1,5 +1,7 @@
 """Missing edges: which values lack a producer, and what they are bridged to."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from traces import (
@@ -13,7 +15,11 @@ from traces import (
 )
 
 from dumpdiff.graph import build_flow
-from dumpdiff.graph.missing_edges import find_bridge, has_missing_producer
+from dumpdiff.graph.missing_edges import (
+    find_bridge,
+    find_gradient_sums,
+    has_missing_producer,
+)
 from dumpdiff.graph.recent_values import find_repeated_sources
 
 LAYER = ("Functional.softmax.1.forward", "Torch.matmul.2.forward", "Tensor.__truediv__.1.forward")
@@ -251,3 +257,21 @@ def test_a_tensor_may_repeat_a_recent_one(factor, is_found):
         find_value(flow, *slot) for slot in (("call.1", "input.1"), ("call.0", "output.0"))
     )
     assert find_repeated_sources(flow, [value]) == ({value: source} if is_found else {})
+
+
+@pytest.mark.parametrize(("shape", "is_term"), [((6, 5), True), ((5, 6), False)])
+def test_an_unread_gradient_is_a_term_of_the_sum_that_a_backward_function_is_given(shape, is_term):
+    x, gradient, term = np.random.default_rng(4).standard_normal((3, 6, 5))
+    total = np.random.default_rng(5).standard_normal(shape)
+    slope = np.abs(x).reshape(shape)
+    trace = record_calls(
+        ("linear", [x / 2], x),
+        ("mul", [gradient], term),
+        ("abs", [x], slope),
+        ("mul", [total, slope], total * slope),
+    )
+    phases = ["forward", "backward", "backward", "backward"]
+    flow = build_flow(replace(trace, ops=trace.ops.assign(phase=phases)))
+    expected = (find_value(flow, "call.3", "input.0"),) if is_term else ()
+    assert find_gradient_sums(flow, find_value(flow, "call.1", "output.0")) == expected
+    assert find_gradient_sums(flow, find_value(flow, "call.2", "output.0")) == ()

@@ -1,8 +1,10 @@
 """What is indexed out of a value, where all that is indexed together is the value."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from traces import find_value
+from traces import find_value, record_calls
 
 from dumpdiff.graph import build_flow
 from dumpdiff.graph.dataflow import Bridge
@@ -65,3 +67,20 @@ def test_other_numbers_of_the_same_count_come_from_nowhere():
     indexed = find_value(flow, "Tensor.__mul__.1.forward", "input.1")
     assert flow.partitions == {}
     assert is_graph_input(flow, indexed)
+
+
+@pytest.mark.parametrize("n_vectors", [1, 2])
+def test_numbers_that_are_read_one_after_the_other_are_those_of_a_vector(n_vectors):
+    """``sum(weights[n] * level for n, level in enumerate(levels))``, perhaps twice in one call."""
+    vectors = RANDOM.uniform(0.1, 1, (n_vectors, 3))
+    computing_calls = [("softmax", [vector / 2], vector) for vector in vectors]
+    reading_calls = []
+    for number in vectors.ravel():
+        level = RANDOM.standard_normal((4, 5))
+        reading_calls.append(("mul", [np.array(number), level], number * level))
+    trace = record_calls(*computing_calls, *reading_calls, ("module", [level / 2], level / 3))
+    parents = [-1] * n_vectors + [3 * n_vectors + n_vectors] * len(reading_calls) + [-1]
+    flow = build_flow(replace(trace, ops=trace.ops.assign(parent=parents)))
+    for n in range(len(reading_calls)):
+        number = find_value(flow, f"call.{n_vectors + n}", "input.0")
+        assert flow.partitions[number] == find_value(flow, f"call.{n // 3}", "output.0")
