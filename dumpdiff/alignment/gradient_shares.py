@@ -24,47 +24,63 @@ from .values import compute_distances
 _MIN_SHARE = 1e-3
 #: Values whose uses are looked at, the first ones: what differs after them follows from them.
 _MAX_CHECKED = 512
+#: Evidence of pairs of gradients.
+_EVIDENCE = "gradient"
 #: Values after one that are searched for those with partners.
 _MAX_VALUES = 64
+
+#: Gradient -> the values whose uses it adds up.
+_Values = Mapping[int, set[int]]
 
 
 def separate_shares(matching: Matching, target: Gradients, reference: Gradients) -> None:
     """Unpair gradients that differ where the values have other uses on the other side.
 
     So is what flows back from such values through the ops that computed them. A gradient that
-    follows from others that differ is left as it is.
+    follows from others that differ is left as it is, unless these are separated.
     """
     paired = np.flatnonzero(matching.classes_t >= 0)
     distances = compute_distances(
         matching.prints_t, paired, matching.prints_r, matching.classes_t[paired]
     )
-    differing = paired[distances > _MIN_SHARE]
     differs = np.zeros(len(matching.classes_t), dtype=bool)
-    differs[differing] = True
-    candidates = [
-        t
-        for t in differing.tolist()
-        if matching.evidence[t] == "gradient"
-        and not _follows_from_differences(matching, t, differs)
+    differs[paired[distances > _MIN_SHARE]] = True
+    values_of_sides = _index_values(target), _index_values(reference)
+    open_gradients = [
+        t for t in np.flatnonzero(differs).tolist() if matching.evidence[t] == _EVIDENCE
     ]
-    if not candidates:
-        return
-    values_t, values_r = _index_values(target), _index_values(reference)
     flows = (matching.target, matching.reference)
     partners = (matching.classes_t, matching.classes_r)
     n_checked = 0
-    for t in candidates:
-        r = int(matching.classes_t[t])
-        values = [
-            value
-            for value in values_t[t]
-            if matching.classes_t[value] in values_r[r] and _is_used_otherwise(matching, value)
+    while open_gradients:
+        candidates = [
+            t for t in open_gradients if not _follows_from_differences(matching, t, differs)
         ]
-        n_checked += len(values)
-        if n_checked > _MAX_CHECKED:
+        uses = [
+            (t, value) for t in candidates for value in _list_values(matching, values_of_sides, t)
+        ]
+        uses = uses[: _MAX_CHECKED - n_checked]
+        n_checked += len(uses)
+        shares = {t for t, value in uses if has_other_use(flows, partners, value)}
+        if not shares:
             return
-        if any(has_other_use(flows, partners, value) for value in values):
-            matching.unpair(t, r)
+        for t in shares:  # what follows from them was left as it is, and has its turn now
+            matching.unpair(t, int(matching.classes_t[t]))
+            differs[t] = False
+        open_gradients = [t for t in open_gradients if t not in candidates]
+
+
+def _list_values(
+    matching: Matching, values_of_sides: tuple[_Values, _Values], gradient_t: int
+) -> list[int]:
+    """Return the values whose gradients are a pair, and with which other ops compute."""
+    values_t, values_r = values_of_sides
+    gradient_r = int(matching.classes_t[gradient_t])
+    return [
+        value
+        for value in values_t[gradient_t]
+        if matching.classes_t[value] in values_r[gradient_r] and _is_used_otherwise(matching, value)
+    ]
 
 
 def _is_used_otherwise(matching: Matching, value_t: int) -> bool:
@@ -85,7 +101,7 @@ def _list_uses(flow: Flow, value: int) -> list[int]:
     return [op for op in users if flow.phases[op] == FORWARD and not flow.is_module[op]]
 
 
-def _index_values(gradients: Gradients) -> Mapping[int, set[int]]:
+def _index_values(gradients: Gradients) -> _Values:
     """Return gradient -> the values whose uses it adds up: its own, and that it flows back from."""
     values: defaultdict[int, set[int]] = defaultdict(set)
     for value, gradient in gradients.by_value.items():

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..graph import Flow
-from ..model.arrays import Ints
+from ..model.arrays import Flags, Ints
 from . import confidence
 from .matches import Matching
 from .values import compute_distances
@@ -31,7 +31,8 @@ def pair_later_results(matching: Matching) -> bool:
 
     Return whether there was such a value. Only a pair that says nothing of numbers, and differs,
     is given up. Each step must follow from the one before and from single numbers, and the last
-    one must have no partner.
+    one must have no partner. A value and its negative stay partners: an API recorder leaves out a
+    minus, and then all values behind it have the other sign.
     """
     limit = _AGREEING_TOLERANCES * matching.tolerance
     is_changed = False
@@ -52,8 +53,19 @@ def _list_differing_guesses(matching: Matching) -> list[tuple[int, int]]:
     references = matching.classes_t[targets]
     distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
     is_different = distances > _DIFFERING_TOLERANCES * matching.tolerance
+    is_different &= ~_flag_negatives(matching, targets, references)
     pairs = zip(targets[is_different].tolist(), references[is_different].tolist(), strict=True)
     return matching.sort_pairs(pairs)
+
+
+def _flag_negatives(matching: Matching, targets: Ints, references: Ints) -> Flags:
+    """Return (pairs,) whether the extremes of one value are those of the other one's negative."""
+    prints_t, prints_r = matching.prints_t, matching.prints_r
+    lows, highs = prints_t.low[targets], prints_t.high[targets]
+    slack = matching.tolerance * np.maximum(np.abs(lows), np.abs(highs))
+    is_negative: Flags = np.abs(highs + prints_r.low[references]) <= _AGREEING_TOLERANCES * slack
+    is_negative &= np.abs(lows + prints_r.high[references]) <= _AGREEING_TOLERANCES * slack
+    return is_negative
 
 
 def _iterate_later_pairs(matching: Matching, t: int, r: int) -> Iterator[tuple[int, int]]:

@@ -49,6 +49,12 @@ def test_two_factors_are_their_product(is_mirrored):
     assert (matching.classes_t, matching.classes_r)[is_mirrored][first] == -1
 
 
+def test_a_minus_that_a_recorder_leaves_out_is_no_step():
+    """All values behind it have the other sign; the last one is no exception."""
+    matching = match(record_divergence(-3.6, -1.0), record_divergence(3.6))
+    assert not pair_later_results(matching)
+
+
 def test_a_wrong_factor_keeps_its_partner():
     """Nothing behind it agrees."""
     matching = match(record_divergence(9.0, 0.5), record_divergence(3.6))
