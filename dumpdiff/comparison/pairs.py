@@ -55,6 +55,8 @@ from .whole_tensors import (
 
 #: Confidence of a pair of a fused tensor and its parts, which is made by layout.
 _GROUP_CONFIDENCE = 0.8
+#: Why a pair of masks is not comparable.
+_BARE_MASK = "only the extremes of a mask were recorded"
 #: The order of the rows of a fused tensor counts as found if the relative L2 is at most 1 % (or ten
 #: tolerances) ...
 _MAX_ORDER_ERROR, _MAX_ORDER_TOLERANCES = 1e-2, 10
@@ -157,8 +159,8 @@ def compare_pairs(
     problems = measure_whole_tensors(
         alignment, pairs, np.flatnonzero(has_files), is_exact, progress
     )
-    statistics_masked = np.where(is_set_aside, STATISTICS_SET_ASIDE, 0)
-    pairs["masked"] = pairs["masked"].fillna(pd.Series(statistics_masked, index=pairs.index))
+    masked = pd.Series(np.where(is_set_aside, STATISTICS_SET_ASIDE, 0), index=pairs.index)
+    pairs["masked"] = pairs["masked"].fillna(masked)
     _compare_checksums(target, reference, pairs)
     judge_statistics(pairs, statistics, allowed_errors)
     pairs = _add_groups(alignment, pairs).astype({"masked": "int64", "has_mask_fill": bool})
@@ -168,9 +170,7 @@ def compare_pairs(
     accept_unrecorded_signs(alignment, pairs)
     _compare_nonfinite(target, reference, pairs)
     has_mismatch = pairs["nonfinite_mismatch"] > 0
-    is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()
-    pairs["comparable"] = has_mismatch | np.isfinite(pairs["error"]) | is_measured
-    pairs["reason"] = pd.Series([""] * len(pairs), dtype=object)
+    _mark_comparable(alignment, pairs, has_mismatch)
     scalars = [collect_scalars(flow, rules) for flow in (target, reference)]
     judge_new_weights(alignment, scalars, pairs)
     allow_inherited_errors(alignment, pairs, inheritance)
@@ -185,6 +185,26 @@ def compare_pairs(
         problems,
         None if spread is None else spread.baseline,
     )
+
+
+def _mark_comparable(
+    alignment: Alignment, pairs: pd.DataFrame, has_mismatch: pd.Series[bool]
+) -> None:
+    """Set which pairs are comparable, and why one with numbers on both sides is not.
+
+    Of a mask, the extremes alone show nothing: every mask has 0 and 1.
+    """
+    is_bare_mask = ((pairs["metric"] == "statistics") & (pairs["error"] == 0)).to_numpy()
+    ids = (pairs["target"].to_numpy(), pairs["reference"].to_numpy())
+    lacks_numbers = np.zeros(len(pairs), dtype=bool)
+    for prints, values in zip(alignment.fingerprints, ids, strict=True):
+        is_bare_mask &= (prints.low[values] == 0) & (prints.high[values] == 1)
+        lacks_numbers |= np.isnan(prints.norm[values]) & np.isnan(prints.mean[values])
+    is_bare_mask &= lacks_numbers
+    is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()
+    is_known = has_mismatch | np.isfinite(pairs["error"]) | is_measured
+    pairs["comparable"] = is_known & ~is_bare_mask
+    pairs["reason"] = np.where(is_bare_mask, _BARE_MASK, "").astype(object)
 
 
 def _list_pairs(alignment: Alignment) -> pd.DataFrame:
