@@ -194,13 +194,13 @@ def _mark_comparable(
 
     Of a mask, the extremes alone show nothing: every mask has 0 and 1.
     """
-    is_bare_mask = ((pairs["metric"] == "statistics") & (pairs["error"] == 0)).to_numpy()
     ids = (pairs["target"].to_numpy(), pairs["reference"].to_numpy())
-    lacks_numbers = np.zeros(len(pairs), dtype=bool)
+    are_masks, lacks_numbers = np.ones(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=bool)
     for prints, values in zip(alignment.fingerprints, ids, strict=True):
-        is_bare_mask &= (prints.low[values] == 0) & (prints.high[values] == 1)
+        are_masks &= (prints.low[values] == 0) & (prints.high[values] == 1)
         lacks_numbers |= np.isnan(prints.norm[values]) & np.isnan(prints.mean[values])
-    is_bare_mask &= lacks_numbers
+    is_statistical = (pairs["metric"] == "statistics") & (pairs["error"] == 0)
+    is_bare_mask = is_statistical & are_masks & lacks_numbers
     is_measured = (pairs["metric"] == "relative_l2") & pairs["error"].notna()
     is_known = has_mismatch | np.isfinite(pairs["error"]) | is_measured
     pairs["comparable"] = is_known & ~is_bare_mask

@@ -185,21 +185,26 @@ def _build_product_finding(
     """Return the finding for pairs of weights of the target; one without a name has a number."""
     parameter_names = alignment.target.list_column("parameter")
     value, other = weights[0]
-    names = [parameter_names[value] or "weight 1", parameter_names[other] or "weight 2"]
-    canonical_names = [rules.resolve_parameter(name) or name for name in names]
-    subject, products = f"{names[0]} and {names[1]}", "their products are"
-    if len(weights) > 1:
-        products = f"so did {len(weights) - 1} more behind them; what follows is"
-    cause = Cause(_classify_exchange(*canonical_names), f"{subject} changed places", 0.0)
+    first, second = parameter_names[value] or "weight 1", parameter_names[other] or "weight 2"
+    canonical_names = [rules.resolve_parameter(name) or name for name in (first, second)]
+    n_more = len(weights) - 1
+    title = (
+        f"parameters {first} and {second} changed places: their products are read in each other's "
+        "place"
+        if not n_more
+        else f"parameters {first} and {second} changed places, and {n_more} more behind them: what "
+        "follows is read in each other's place"
+    )
+    cause_name = _classify_exchange(*canonical_names)
     finding = _build_finding(
         "parameter",
-        names[0],
-        f"parameters {subject} changed places: {products} read in each other's place",
+        first,
+        title,
         {},
         "the products agree, and the ops that read them read each other's partners",
         alignment,
         (value, alignment.partners.get(other, -1)),
-        (cause,),
+        (Cause(cause_name, f"{first} and {second} changed places", 0.0),),
     )
     sides = (
         (alignment.target, [own for own, _ in weights]),
