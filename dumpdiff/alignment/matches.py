@@ -1,7 +1,8 @@
 """The match between two sides while it grows: which value class and which op is which, and why.
 
 This is the one mutable object of the package. The stages of the alignment add pairs; only the ones
-in :mod:`.partial_sums` and :mod:`.excluded_pairs` remove some. Names that end in ``_t`` belong to
+in :mod:`.later_results`, :mod:`.partial_sums`, :mod:`.excluded_pairs` and :mod:`.gradient_shares`
+remove some. Names that end in ``_t`` belong to
 the target, those in ``_r`` to the reference.
 """
 

@@ -112,10 +112,11 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
 
     First come anchors: losses that a value would pair with a term of the other side's loss, values
     that only one class of each side has, and parameters of equal name.
-    Then structure, then values with several candidates that their paired neighbors decide, then
-    roles learned from all of these. Gradients follow their values and updates follow their
-    parameters, before and after the roles. Names of a mapping file are used after the anchors where
-    values agree, and after the roles where they do not.
+    Then structure, then values with several candidates that their paired neighbors decide, and
+    later results of what structure paired but differs, then roles learned from all of these.
+    Gradients follow their values and updates follow their parameters, before and after the roles.
+    Names of a mapping file are used after the anchors where values agree, and after the roles where
+    they do not.
     """
     gradients_t, gradients_r = target.gradients, reference.gradients
     updates_t, updates_r = target.updates, reference.updates

@@ -378,12 +378,13 @@ def find_undone_orders(graph: JointGraph, state: Sequence[str]) -> frozenset[int
 
     No layout explains the order, as that of joined patches, but the product with a weight in this
     order agrees. So the order is no cause of other differences, such as the sum of a gradient over
-    several calls.
+    several calls. A weight is none of them: see :mod:`.misread_layouts`.
     """
     return frozenset(
         node
         for node in np.flatnonzero(flag_different_tensors(graph)).tolist()
         if state[node] == INTRODUCED
+        and any(side.find_producer(node) >= 0 for side in graph.sides)
         and any(_is_agreeing_product(graph, state, node, child) for child in graph.children[node])
         and is_rearranged(graph, node)
     )

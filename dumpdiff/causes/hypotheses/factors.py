@@ -49,7 +49,7 @@ _SCORE_CONSUMERS = {"softmax", "scaled_masked_softmax", "masked_fill", "exp"}
 def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
     """Suggest faulty = c faithful, with c by least squares over unmasked elements."""
     is_masked = find_masked(case.faithful)
-    if case.faithful.size < 1 or case.is_source:
+    if case.faithful.size < 1 or case.is_source or _multiplies_by_result(case):
         return
     factor = fit_factor(np.where(is_masked, 0, case.faithful), np.where(is_masked, 0, case.faulty))
     if case.faithful.size == 1:
@@ -99,6 +99,23 @@ def suggest_factor(case: FaultCase) -> Iterator[Candidate]:
             unchanged=case.faithful,
             cause=cause,
         )
+    )
+
+
+def _multiplies_by_result(case: FaultCase) -> bool:
+    """Return whether both sides multiply by one number that steps of the region computed.
+
+    Any two such numbers differ by a factor, which says nothing of why they do.
+    """
+    return all(
+        region is not None
+        and len(region.steps) > 1
+        and region.steps[-1].kind == "mul"
+        and any(
+            item.array.size == 1 and item.value >= 0 and not item.agrees
+            for item in region.steps[-1].inputs
+        )
+        for region in (case.region, case.faulty_region)
     )
 
 

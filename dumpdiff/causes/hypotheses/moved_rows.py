@@ -67,16 +67,7 @@ def _describe_moved_rows(
     if is_unique and np.array_equal(np.sort(ids), np.sort(faithful_ids)):
         places = np.empty(int(faithful_ids.max()) + 1, int)
         places[faithful_ids] = np.arange(len(ids))
-        order = places[ids]
-        subject = name if name == _OWN_ROWS else f"the rows of {name}"
-        for shape in _list_grids(grid):
-            moved = _describe_move(order, shape)
-            if moved is not None:
-                return moved[0], f"{subject} {moved[1]}", ""
-        lengths = find_exchanged_lengths(order)
-        if lengths is not None:
-            text = f"{subject} read with its axes of {lengths[0]} and {lengths[1]} exchanged"
-            return "axes-swapped", text, ""
+        return _describe_order(name, places[ids], grid)
     length = _find_missing_offset(faithful_ids - ids, grid)
     if length:
         text = (
@@ -94,6 +85,23 @@ def _describe_moved_rows(
         format_first_numbers(each.tolist(), _N_LISTED) for each in (ids, faithful_ids)
     )
     return "input-source", f"rows {numbers} of {name}", f"takes rows {own_numbers}"
+
+
+def _describe_order(name: str, order: Ints, grid: tuple[int, ...]) -> tuple[str, str, str]:
+    """Return (cause, description, contrast) of the same rows in another order."""
+    subject = name if name == _OWN_ROWS else f"the rows of {name}"
+    for shape in _list_grids(grid):
+        moved = _describe_move(order, shape)
+        if moved is not None:
+            return moved[0], f"{subject} {moved[1]}", ""
+    lengths = find_exchanged_lengths(order)
+    if lengths is not None:
+        text = f"{subject} read with its axes of {lengths[0]} and {lengths[1]} exchanged"
+        return "axes-swapped", text, ""
+    numbers = format_first_numbers(order.tolist(), _N_LISTED)
+    if name == _OWN_ROWS:
+        return "input-order", f"its rows in the order {numbers}", ""
+    return "input-order", f"the rows of {name} in the order {numbers}", ""
 
 
 def _find_missing_offset(differences: Ints, grid: tuple[int, ...]) -> int:

@@ -66,10 +66,14 @@ def list_plain_divisors(case: FaultCase, region: Region) -> Iterator[Change]:
 
 
 def list_other_arguments(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Change a number that an op takes: to that of the other side's last op, or to the best one."""
+    """Change a number that an op takes: to that of the other side's last op, or to the best one.
+
+    Not a result of another op: that differs for a reason of its own.
+    """
     for number, step in enumerate(region.steps):
         for position, step_input in enumerate(step.inputs):
-            if step_input.array.ndim == 0 and step_input.array.dtype.kind == "f":
+            is_number = step_input.array.ndim == 0 and step_input.array.dtype.kind == "f"
+            if is_number and not step_input.producer_kind:
                 yield from _change_argument(case, region, number, position)
 
 
