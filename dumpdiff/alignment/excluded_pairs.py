@@ -18,7 +18,7 @@ from ..graph import Flow
 from ..model.arrays import Ints
 from .confidence import GUESSES
 from .matches import Matching
-from .values import Fingerprints, compute_distances
+from .values import Fingerprints
 
 
 def separate_circles(matching: Matching) -> None:
@@ -109,10 +109,7 @@ def _has_agreeing_partner(matching: Matching, t: int) -> bool:
 
 def _list_uncertain_targets(matching: Matching) -> Ints:
     """Return the values of guessed pairs that differ, the least certain and the farthest first."""
-    targets = np.flatnonzero(matching.classes_t >= 0)
-    targets = targets[[matching.evidence[t] in GUESSES for t in targets.tolist()]]
-    references = matching.classes_t[targets]
-    distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
+    targets, distances = matching.measure_guesses()
     confidences = np.array([matching.confidence[t] for t in targets.tolist()], dtype=float)
     order = np.lexsort((-distances, confidences))
     uncertain_targets: Ints = targets[order[distances[order] > matching.tolerance]]

@@ -16,7 +16,6 @@ from ..graph import Flow
 from ..model.arrays import Flags, Ints
 from . import confidence
 from .matches import Matching
-from .values import compute_distances
 
 #: Steps behind a value in which its partner's numbers may be reached.
 _MAX_STEPS = 3
@@ -46,12 +45,9 @@ def pair_later_results(matching: Matching) -> bool:
 
 
 def _list_differing_guesses(matching: Matching) -> list[tuple[int, int]]:
-    targets = np.flatnonzero(matching.classes_t >= 0)
-    targets = targets[
-        [matching.evidence[t] in confidence.GUESSES for t in targets.tolist()]  # few are
-    ]
+    """Return the pairs that say nothing of numbers, and differ by more than a sign."""
+    targets, distances = matching.measure_guesses()
     references = matching.classes_t[targets]
-    distances = compute_distances(matching.prints_t, targets, matching.prints_r, references)
     is_different = distances > _DIFFERING_TOLERANCES * matching.tolerance
     is_different &= ~_flag_negatives(matching, targets, references)
     pairs = zip(targets[is_different].tolist(), references[is_different].tolist(), strict=True)

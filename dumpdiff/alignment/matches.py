@@ -2,8 +2,7 @@
 
 This is the one mutable object of the package. The stages of the alignment add pairs; only the ones
 in :mod:`.later_results`, :mod:`.partial_sums`, :mod:`.excluded_pairs` and :mod:`.gradient_shares`
-remove some. Names that end in ``_t`` belong to
-the target, those in ``_r`` to the reference.
+remove some. Names that end in ``_t`` belong to the target, those in ``_r`` to the reference.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pandas as pd
 from ..graph import Flow
 from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD
-from .confidence import MOMENT, NEW_WEIGHT
+from .confidence import GUESSES, MOMENT, NEW_WEIGHT
 from .values import Fingerprints, compute_distances
 
 #: Canonical kind of the operators that add gradients up.
@@ -96,6 +95,13 @@ class Matching:
         """Return the distance of the statistics of two classes, Inf if nothing can be compared."""
         distances = compute_distances(self.prints_t, np.array([t]), self.prints_r, np.array([r]))
         return float(distances[0])
+
+    def measure_guesses(self) -> tuple[Ints, Floats]:
+        """Return the target classes of guessed pairs, and the distance of each to its partner."""
+        targets = np.flatnonzero(self.classes_t >= 0)
+        targets = targets[[self.evidence[t] in GUESSES for t in targets.tolist()]]
+        references = self.classes_t[targets]
+        return targets, compute_distances(self.prints_t, targets, self.prints_r, references)
 
     def compute_place(self, t: int, r: int) -> tuple[float, float, float]:
         """Return where two classes are in the two runs, for sorting pairs.

@@ -4,8 +4,7 @@ Checkpoints store rotary pairs next to each other or as halves, and the rows of 
 The product of queries and keys undoes that order. Where the heads of a group are next to each other
 or apart, the rows of the queries' weight and the columns of the output's weight follow. The kernel
 of a convolution is a matrix for joined patches. Then the gradients of the weights have that order,
-too.
-Whether the weights themselves are a difference depends on what is computed from them, see
+too. Whether the weights themselves are a difference depends on what is computed from them, see
 ``divergence.states``.
 """
 

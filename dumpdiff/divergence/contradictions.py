@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
     ]
     if not excused_nodes:
         return state
-    consequences = _list_consequences(graph, walk)
+    consequences = _list_consequences(walk)
     equivalent_kinds = _learn_equivalent_kinds(graph, walk)
     for node in excused_nodes:
         ancestry = walk.ancestry[node]
@@ -88,7 +88,7 @@ def _is_no_partner(graph: JointGraph, node: int) -> bool:
 
 
 def _leads_to_no_partners(
-    graph: JointGraph, node: int, consequences: Sequence[Sequence[int]], state: Sequence[str]
+    graph: JointGraph, node: int, consequences: Mapping[int, list[int]], state: Sequence[str]
 ) -> bool:
     """Return whether a guessed pair leads to no difference but excused pairs of other values.
 
@@ -103,12 +103,12 @@ def _leads_to_no_partners(
     )
 
 
-def _list_consequences(graph: JointGraph, walk: Walk) -> list[list[int]]:
-    """Return (nodes,) the values that differ and of which the node is a nearest compared ancestor.
+def _list_consequences(walk: Walk) -> Mapping[int, list[int]]:
+    """Return node -> the values that differ and of which it is a nearest compared ancestor.
 
     What may be noise is none.
     """
-    consequences: list[list[int]] = [[] for _ in range(graph.n_nodes)]
+    consequences: defaultdict[int, list[int]] = defaultdict(list)
     for node, state in enumerate(walk.state):
         if state in DIVERGED and node not in walk.noise_limits:
             for ancestor in walk.ancestry[node].ancestors:

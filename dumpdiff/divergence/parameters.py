@@ -21,6 +21,8 @@ from .locations import MAX_NAMED_OPS
 
 #: Confidence of a finding that rests on names.
 _CONFIDENCE = 0.9
+#: Ops that are followed back from two values to their common one.
+_MAX_CHAIN = 64
 _DIGITS = re.compile(r"\d+")
 _GATE_NAME = re.compile(r"\b(?:gate|up)\b")
 
@@ -157,12 +159,14 @@ def _list_exchanged_weights(
 ) -> list[tuple[int, int]]:
     """Return the weights by whose products two target values follow from one, the first ones first.
 
-    The list is empty if the ops between it and the two values are of other kinds, or read more than
-    one value that the other one does not read.
+    The list is empty if the ops between it and the two values are of other kinds, too many, or read
+    more than one value that the other one does not read.
     """
     flow, kinds = alignment.target, alignment.target_kinds
     weights: list[tuple[int, int]] = []
-    while value != other:
+    for _ in range(_MAX_CHAIN):
+        if value == other:
+            return weights
         product, other_product = product_of_output.get(value), product_of_output.get(other)
         if product is not None and other_product is not None:
             weights.insert(0, (product.weight, other_product.weight))
@@ -176,7 +180,7 @@ def _list_exchanged_weights(
         if len(own_operands) != 1 or len(other_operands) != 1:
             return []
         (value,), (other,) = own_operands, other_operands
-    return weights
+    return []
 
 
 def _build_product_finding(
