@@ -199,14 +199,12 @@ FAULTS: Mapping[str, Fault] = {
             "row-shift",
             "axes-swapped",
         ),
-        held_out=True,
     ),
     "modulation_underived": Fault(
         "a fused modulation of the blocks returns gradients times the scale, not times 1 + scale",
         "gradient-scaled",
         change_model(is_modulation_derived=False),
         equivalents=("missing-term", "constant-offset", "skip-missing", "missing-step"),
-        held_out=True,
     ),
 }
 

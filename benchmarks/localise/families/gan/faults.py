@@ -127,7 +127,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_image_smooth=True),
         lambda *_: [Anywhere(r"(?i)smooth|huber|squar|mse|\bl[12]\b|abs|beta|threshold")],
         equivalents=("activation-kind", "loss-threshold", "missing-step", "input-source"),
-        held_out=True,
     ),
     "variance_unbiased": Fault(
         "instance norms of one's own divide by the root of torch.var, which is unbiased",
@@ -135,7 +134,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_variance_unbiased=True),
         lambda *_: [Anywhere(r"(?i)bias|bessel|varian|n - 1|\b0\.99\d*|\b1\.00\d+")],
         equivalents=("argument", "constant-factor", "scale", "norm-kind"),
-        held_out=True,
     ),
 }
 

@@ -265,7 +265,6 @@ FAULTS: Mapping[str, Fault] = {
         change_weight("layers.1.mlp.router.bias", np.zeros_like),
         lambda *_: [Anywhere(r"(?i)bias|zero")],
         equivalents=("router-bias", "bias-missing", "missing-term", "missing-step"),
-        held_out=True,
     ),
     "key_late": Fault(
         "the key is turned by the position behind its own: the cache's length is read when the "
@@ -274,7 +273,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(key_offset=1),
         lambda *_: [Anywhere(r"shift|offset|position|-?\b1\b")],
         equivalents=("row-shift", "input-source", "argument"),
-        held_out=True,
     ),
 }
 

@@ -111,7 +111,6 @@ FAULTS: Mapping[str, Fault] = {
         "padding-mode",
         change_model(lookup_padding="border"),
         equivalents=("mask-missing", "mask-kind", "missing-step", "clamp", "argument"),
-        held_out=True,
     ),
     "corners_unaligned": Fault(
         "the sampler takes coordinates as without aligned corners, its default, though they are "
@@ -120,7 +119,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_corners_aligned=False),
         lambda *_: [Anywhere("(?i)corner|sampl|interpol|linear|grid|coord|position|shift|offset")],
         equivalents=("resize-mode", "position-offset", "argument"),
-        held_out=True,
     ),
 }
 

@@ -114,7 +114,6 @@ FAULTS: Mapping[str, Fault] = {
         "straight-through",
         change_model(is_angle_derived=False),
         equivalents=("gradient-scaled", "gradient-stopped", "missing-step", "missing-term"),
-        held_out=True,
     ),
     "triplet_hinge": Fault(
         "the triplet loss is a hinge with the margin 0.3, the baseline's default, not a soft one",
@@ -122,7 +121,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_triplet_hinge=True),
         lambda *_: [Anywhere(r"(?i)margin|hinge|relu|rank|softplus|clamp|maximum|\b0\.3\b")],
         equivalents=("activation-kind", "loss-threshold", "missing-step", "clamp"),
-        held_out=True,
     ),
 }
 

@@ -173,7 +173,6 @@ FAULTS: Mapping[str, Fault] = {
         "batch",
         change_model(is_begin_doubled=True),
         equivalents=("label-shift", "row-shift", "loss-target", "input-source"),
-        held_out=True,
     ),
     "sinusoids_alternating": Fault(
         "sines and cosines of the encoder's positions alternate, as the paper writes them",
@@ -186,7 +185,6 @@ FAULTS: Mapping[str, Fault] = {
             "input-order",
             "input-source",
         ),
-        held_out=True,
     ),
 }
 
