@@ -78,9 +78,14 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
         return Truth(frozenset(), "", "", changed, 0.0)
     first_phase = min((phase[op] for op in candidates), key=PHASES.index)
     roots_of_phase = {op for op in candidates if phase[op] == first_phase}
-    # An op that amplifies rounding is a root only if there is no other.
+    # An op that amplifies rounding is a root only if there is no other. The result of an op that
+    # the clean run does not have is no rounding of what happens to be near it.
+    is_rounded = [
+        change == TOUCHED and (maker < 0 or pairs[faulty.op[maker]] >= 0)
+        for change, maker in zip(changed.tolist(), faulty.makers, strict=True)
+    ]
     roots_of_phase = {
-        op for op in roots_of_phase if not (changed[faulty.reads[op]] == TOUCHED).any()
+        op for op in roots_of_phase if not any(is_rounded[row] for row in faulty.reads[op])
     } or roots_of_phase
     accepted = roots_of_phase | _find_repeating_ops(faulty, changed, roots_of_phase)
     accepted |= _find_consumers(faulty, changed, roots_of_phase) | find_rewired_producers(
@@ -320,7 +325,9 @@ def find_rewired_producers(
         for row in faulty.reads[root]:
             twin = clean.slots.get((pairs[root], slot[row]), -1) if faulty.op[row] == root else -1
             rewired = twin >= 0 and clean.bits[twin] not in ("", faulty.bits[row])
-            if rewired and changed[row] == SAME and faulty.makers[row] >= 0:
+            maker = faulty.makers[row]
+            is_new = changed[row] == TOUCHED and pairs[faulty.op[maker]] < 0
+            if rewired and maker >= 0 and (changed[row] == SAME or is_new):
                 values.add(faulty.numbers[row])
     return {
         faulty.op[row]
