@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import accumulate
-from operator import mul
 
 import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Flags, Ints
 from ..model.dtypes import get_unit_roundoff
-from ..model.recorded_shapes import load_readable_tensor
+from ..model.recorded_shapes import drop_unit_axes, have_one_order, load_readable_tensor
 from ..model.scaled_sums import compute_norm
 from ..model.trace import OPTIMIZER
 from ..rulebook import Rules
@@ -341,10 +339,8 @@ def _are_near_by_chance(matching: Matching, t: int, r: int) -> bool:
     shape_t, shape_r = target.shapes[t], reference.shapes[r]
     if shape_t is None or shape_r is None:
         return False
-    lengths_t, lengths_r = ([n for n in shape if n > 1] for shape in (shape_t, shape_r))
-    ends_t, ends_r = set(accumulate(lengths_t, mul)), set(accumulate(lengths_r, mul))
-    is_reshaped = ends_t <= ends_r or ends_r <= ends_t
-    return not is_reshaped and sorted(lengths_t) != sorted(lengths_r)
+    lengths_t, lengths_r = map(drop_unit_axes, (shape_t, shape_r))
+    return not have_one_order(shape_t, shape_r) and sorted(lengths_t) != sorted(lengths_r)
 
 
 def _holds_other_numbers(matching: Matching, t: int, r: int) -> bool:
@@ -541,6 +537,22 @@ def _find_paired_inputs(matching: Matching, t: int, r: int) -> tuple[set[int], s
     """Return the paired inputs of both producers, as reference classes."""
     reads_t = matching.target.reads[int(matching.producer_t[t])]
     reads_r = matching.reference.reads[int(matching.producer_r[r])]
-    inputs_t = {int(matching.classes_t[value]) for value in reads_t} - {-1}
-    inputs_r = {value for value in reads_r if matching.classes_r[value] >= 0}
+    values_t = [_look_through_view(matching.target, matching.classes_t, value) for value in reads_t]
+    values_r = [_look_through_view(matching.reference, matching.classes_r, v) for v in reads_r]
+    inputs_t = {int(matching.classes_t[value]) for value in values_t} - {-1}
+    inputs_r = {value for value in values_r if matching.classes_r[value] >= 0}
     return inputs_t, inputs_r
+
+
+def _look_through_view(flow: Flow, partners: Ints, value: int) -> int:
+    """Return what an unpaired value is a view of, else the value.
+
+    A view is the result of an op with one input, of which it has all statistics.
+    """
+    producer = int(flow.producers[value])
+    if partners[value] >= 0 or producer < 0 or len(flow.reads[producer]) != 1:
+        return value
+    source = flow.reads[producer][0]
+    columns = (flow.list_column(name) for name in ("size", "max", "min"))
+    has_statistics = all(column[source] == column[value] for column in columns)
+    return source if has_statistics and flow.norms[source] == flow.norms[value] else value

@@ -24,6 +24,8 @@ from .values import Fingerprints, compute_distances
 
 #: Parts that a fused tensor without a name may have; more leaves are not taken for its parts.
 _MAX_PARTS = 4
+#: Canonical kinds of operators that give parts of their input.
+CUTTING_KINDS = frozenset({"slice", "split", "unbind"})
 #: Canonical kind of the operator that adds a bias.
 _BIAS_KIND = "add"
 #: Weights of one op or module among which those are looked for that the other side joins.
@@ -103,6 +105,14 @@ def find_fused_groups(
     related_groups = []
     for group in disjoint_groups:
         related_groups += _relate_groups(target, reference, group, _RELATED_FINDERS)
+    for whole_side, part_side in ((target, reference), (reference, target)):
+        for weight, parts in _iterate_sliced_weights(whole_side, part_side):
+            for group in _make_groups(whole_side, weight, part_side, parts):
+                related_groups += _relate_groups(target, reference, group, _SLICED_FINDERS)
+            gradient, part_gradients = _find_sliced_gradient(
+                whole_side, weight, part_side, parts, matching.tolerance
+            )
+            related_groups += _make_groups(whole_side, gradient, part_side, part_gradients)
     return _select_disjoint([*disjoint_groups, *related_groups])
 
 
@@ -189,6 +199,51 @@ def _iterate_leaves_together(
                 distance = compute_distances(whole_fingerprints, row, joined, np.array([0]))
                 if distance[0] <= tolerance:
                     yield whole, parts
+
+
+def _iterate_sliced_weights(
+    whole_side: _Side, part_side: _Side
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield (weight, weights of the other side that are paired with its slices)."""
+    flow = whole_side.flow
+    for weight in _list_open_weights(whole_side):
+        slices = [
+            value
+            for op in _list_consumers(flow, weight, FORWARD)
+            if whole_side.kinds[op] in CUTTING_KINDS
+            for value in flow.writes[op]
+        ]
+        partners = dict.fromkeys(whole_side.partners[slices].tolist())
+        parts = [value for value in partners if value >= 0 and part_side.flow.producers[value] < 0]
+        if parts and len(parts) == len(partners):
+            yield weight, tuple(parts)
+
+
+def _find_sliced_gradient(
+    whole_side: _Side, weight: int, part_side: _Side, parts: Sequence[int], tolerance: float
+) -> tuple[int, tuple[int, ...]]:
+    """Return the gradient of a weight that is read in slices, and those of its parts.
+
+    It is a sum of the gradients of all slices, known by its statistics: (-1, ()) if no value has
+    those of the parts.
+    """
+    gradients = _collect_single_values(part_side, parts, _find_leaf_gradients)
+    flow = whole_side.flow
+    if len(gradients) < len(parts) or not _has_size_of_parts(
+        flow, weight, part_side.flow, gradients
+    ):
+        return -1, ()
+    phases = np.asarray(flow.phases)
+    is_candidate = (np.asarray(whole_side.partners) < 0) & (flow.sizes == flow.sizes[weight])
+    is_candidate &= (flow.producers >= 0) & (phases[flow.producers] == BACKWARD)
+    values = np.flatnonzero(is_candidate)
+    joined = Fingerprints.from_table(part_side.flow.classes).join(gradients)
+    distances = compute_distances(
+        Fingerprints.from_table(flow.classes), values, joined, np.zeros_like(values)
+    )
+    if not len(values) or not distances.min() <= tolerance:
+        return -1, ()
+    return int(values[distances.argmin()]), gradients
 
 
 def _list_open_weights(side: _Side) -> list[int]:
@@ -482,6 +537,10 @@ _RELATED_FINDERS = (
     _find_first_moment,
     _find_second_moment,
 )
+
+
+#: The same of a weight whose slices are weights of the other side.
+_SLICED_FINDERS = (_find_leaf_gradients, _find_new_weight, _find_first_moment, _find_second_moment)
 
 
 def _select_disjoint(groups: Sequence[FusedGroup]) -> tuple[FusedGroup, ...]:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import accumulate
-from math import prod
-from operator import mul
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +19,7 @@ from ..graph import Flow
 from ..model.arrays import AnyArray
 from ..model.errors import DumpError
 from ..model.finding import Finding
-from ..model.recorded_shapes import load_readable_tensor
+from ..model.recorded_shapes import have_one_order, load_readable_tensor
 
 Place = Literal["input", "output"]
 
@@ -148,19 +145,9 @@ def load_whole_tensor(flow: Flow, value: int, shape: tuple[int, ...]) -> AnyArra
     """
     rows = np.flatnonzero(flow.has_whole_tensor & (flow.tensor_class == value)).tolist()
     shapes = {row: tuple(flow.tensors["shape"].iat[row] or ()) for row in rows}
-    fitting_rows = [row for row in rows if _have_one_order(shapes[row], shape)]
+    fitting_rows = [row for row in rows if have_one_order(shapes[row], shape)]
     for row in sorted(fitting_rows, key=lambda row: (shapes[row] != shape, -row)):
         array = load_readable_tensor(flow.trace, row)
         if array is not None and array.shape == shapes[row]:
             return np.ascontiguousarray(array.reshape(shape))
     return None
-
-
-def _have_one_order(shape: tuple[int, ...], other_shape: tuple[int, ...]) -> bool:
-    """Return whether axes of one shape are those of the other, joined or split.
-
-    >>> _have_one_order((2, 3, 4), (6, 4)), _have_one_order((2, 3, 4), (2, 4, 3))
-    (True, False)
-    """
-    ends, other_ends = set(accumulate(shape, mul)), set(accumulate(other_shape, mul))
-    return prod(shape) == prod(other_shape) and (ends <= other_ends or other_ends <= ends)

@@ -111,6 +111,9 @@ def _list_stacks(fused: AnyArray, parts: Sequence[AnyArray]) -> Iterator[tuple[s
 def _list_candidates(
     fused: AnyArray, parts: Sequence[AnyArray], orders: Sequence[tuple[int, ...]]
 ) -> Iterator[tuple[str, AnyArray]]:
+    """Yield (layout, parts joined in the shape of ``fused``); a vector may be a column of it."""
+    if fused.ndim == _MATRIX_AXES:
+        parts = [part[:, None] if part.shape == fused.shape[:1] else part for part in parts]
     for layout, joined in _join_rows(fused, parts, orders, "rows"):
         yield layout, joined
     if fused.ndim > 1:

@@ -45,7 +45,7 @@ SCALING_KINDS = frozenset({"mul", "div"})
 _MASKING_KINDS = frozenset({"abs", "relu"})
 #: Relative error of the sum of squares of a mask, by float32 sums and six printed digits.
 _SQUARE_ERROR = 1e-5
-_SOFTMAX_KINDS = frozenset({"softmax"})
+_SOFTMAX, _LOG_SOFTMAX = "softmax", "log_softmax"
 #: Kinds that square each element, and the condition number of a square: |x f'(x) / f(x)|.
 _SQUARE_KINDS = frozenset({"square", "pow"})
 _SQUARE = 2.0
@@ -176,7 +176,7 @@ def _iterate_scores(graph: JointGraph, is_chosen: Flags) -> Iterator[tuple[int, 
         producers = side.producers[: len(is_chosen)]
         for node in np.flatnonzero(is_chosen & (producers >= 0)).tolist():
             value = int(side.classes[node])
-            if side.kinds[int(producers[node])] in _SOFTMAX_KINDS:
+            if side.kinds[int(producers[node])] in (_SOFTMAX, _LOG_SOFTMAX):
                 value = _find_operand_of_size(side, value)
             if value >= 0 and side.kinds[int(side.flow.producers[value])] in FILLING_KINDS:
                 scores = _find_operand_of_size(side, value)
@@ -205,7 +205,8 @@ def _bound_scores(graph: JointGraph, node: int, scores: int) -> float:
 
     A mask hides the size of the scores: what it leaves may be near zero, and then a small part of
     it is a large one of that. The relative error of a probability is at most twice the absolute one
-    of the scores: exp(x + d) / sum(exp(x + d)) has it above and below.
+    of the scores: exp(x + d) / sum(exp(x + d)) has it above and below. So has its logarithm, which
+    is near zero where one score is far above the others.
     """
     tolerance = float(graph.comparison.pairs["tolerance"].iat[scores])
     bounds = [0.0]
@@ -215,8 +216,11 @@ def _bound_scores(graph: JointGraph, node: int, scores: int) -> float:
         largest_error = tolerance * float(side.rms[before]) * math.sqrt(size)
         largest_error /= float(compute_extreme_factors(np.array([size]))[0])
         high, rms = abs(float(side.flow.list_column("max")[value])), float(side.rms[value])
-        if side.kinds[side.find_producer(node)] in FILLING_KINDS:
+        kind = side.kinds[side.find_producer(node)]
+        if kind in FILLING_KINDS:
             bounds.append(largest_error / high if high > 0 else 0.0)
+        elif kind == _LOG_SOFTMAX:
+            bounds.append(2 * largest_error / high if high > 0 else 0.0)
         elif rms > 0 and _have_equal_sums(graph, node):
             bounds.append(2 * largest_error * high / rms)
     return float(np.nanmax(bounds))
@@ -450,7 +454,7 @@ def _add_terms(graph: JointGraph, side: GraphSide) -> Floats:
     is_broadcast = is_product & _flag_broadcast_gradients(side)
     for node in np.flatnonzero(is_broadcast).tolist():
         totals[node] = _add_broadcast_terms(side, int(side.classes[node]), int(producers[node]))
-    for node in np.flatnonzero(_flag_kinds(side, _SOFTMAX_KINDS)[producers]).tolist():
+    for node in np.flatnonzero(_flag_kinds(side, {_SOFTMAX})[producers]).tolist():
         totals[node] = _multiply_probabilities(side, int(producers[node]))
     _add_terms_of_sums(totals, graph, side, is_sum)
     return totals

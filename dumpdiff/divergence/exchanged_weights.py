@@ -6,10 +6,10 @@ from itertools import permutations, product
 
 import numpy as np
 
+from ..alignment.fused_groups import CUTTING_KINDS
 from ..graph import Flow
 from ..graph.missing_edges import find_bridge
 from .joint_graph import GraphSide, JointGraph
-from .rearrangements import CUTTING_KINDS
 
 #: Factor by which rounding may make the squared norm of two parts larger than that of the whole.
 _PART_SLACK = 1.0 + 1e-4

@@ -151,11 +151,11 @@ def walk_forwards(
                 input_error = _find_input_error(
                     graph, node, state, causal_errors, own_ancestry.carried_error
                 )
-                allowed_error = _extend_allowed_error(
-                    allowed_error,
-                    max(factors[node] * input_error, bounds.elementwise_errors[node]),
-                    input_error,
-                    runs,
+                allowed_error = max(
+                    bounds.elementwise_errors[node],
+                    _extend_allowed_error(
+                        allowed_error, factors[node] * input_error, input_error, runs
+                    ),
                 )
             allowed_error = _allow_kinks(graph, node, state, causal_errors, allowed_error)
         allowed_errors[node] = allowed_error
@@ -168,7 +168,11 @@ def walk_forwards(
             state[node] = INTRODUCED
             forward_has_diverged |= bool(is_forward)
             continue
-        noise = math.nan if node in new_weight_rows else own_ancestry.noise
+        noise = (
+            math.nan
+            if node in new_weight_rows
+            else _find_input_error(graph, node, state, causal_errors, own_ancestry.noise)
+        )
         noise_limit = _extend_allowed_error(
             allowed_error, factors[node] * noise, noise, (None, None)
         )
@@ -229,11 +233,15 @@ def _list_max_cancellations(graph: JointGraph) -> list[float]:
 
 
 def _list_like_sizes(graph: JointGraph) -> list[bool]:
-    """Return (pairs,) whether the root mean squares of both sides are of one magnitude."""
+    """Return (pairs,) whether the root mean squares of both sides are of one magnitude.
+
+    Exact zeros may stand beside any rounding errors.
+    """
     n_pairs = len(graph.comparison.pairs)
     rms_t, rms_r = (side.rms[side.classes[:n_pairs]] for side in graph.sides)
-    have_like_sizes: Flags = np.fmax(rms_t, rms_r) <= _LIKE_SIZES * np.fmin(rms_t, rms_r)
-    flags: list[bool] = have_like_sizes.tolist()
+    smaller_rms = np.fmin(rms_t, rms_r)
+    have_like_sizes = np.fmax(rms_t, rms_r) <= _LIKE_SIZES * smaller_rms
+    flags: list[bool] = (have_like_sizes | (smaller_rms == 0)).tolist()
     return flags
 
 
@@ -249,8 +257,8 @@ def compute_mutual_errors(graph: JointGraph) -> Floats:
     """Return (pairs,) the errors relative to the larger one of both sides, by their norms.
 
     A value that is twice the other has an error of 1 or of 1/2, depending on which side is the
-    reference. What is judged is the same in both directions. The norm of what holds a masking
-    constant says nothing of the other elements, to which the error is relative.
+    reference; beside zeros it is 1. What is judged is the same in both directions. The norm of what
+    holds a masking constant says nothing of the other elements, to which the error is relative.
     """
     pairs, alignment = graph.comparison.pairs, graph.comparison.alignment
     norms_t = alignment.target.norms[pairs["target"].to_numpy()]
@@ -261,6 +269,7 @@ def compute_mutual_errors(graph: JointGraph) -> Floats:
     shares = np.ones(len(pairs))
     shares[has_larger_target] = norms_r[has_larger_target] / norms_t[has_larger_target]
     errors: Floats = pairs["error"].to_numpy(dtype=float) * shares
+    errors[(norms_r == 0) & (norms_t > 0) & np.isposinf(errors)] = 1.0
     return errors
 
 

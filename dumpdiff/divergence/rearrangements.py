@@ -11,17 +11,19 @@ rearranged numbers, and belongs to the difference there.
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from ..alignment.fused_groups import CUTTING_KINDS
 from ..comparison.layouts import has_common_order
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
 from ..graph.adjoints import MATRIX_PRODUCT_KINDS
 from ..model.arrays import AnyArray, Flags
-from ..model.recorded_shapes import load_readable_tensor
+from ..model.recorded_shapes import have_one_order, load_readable_tensor
 from ..model.trace import FORWARD
 from ..model.verdict import AGREEING, INTRODUCED
 from .joint_graph import GraphSide, JointGraph
@@ -33,11 +35,11 @@ _SORTED_SHARE = 1e-3
 #: Relative difference of the squared norm of a value, and of all its parts together. Statistics are
 #: float32 sums: up to 3e-6 was measured.
 _NORM_ERROR = 1e-4
-#: Kinds of ops that cut a value into parts.
-CUTTING_KINDS = {"slice", "split", "unbind"}
 #: Kinds of ops that combine two values element by element.
 _ELEMENT_KINDS = {"add", "sub", "mul", "div", "maximum", "minimum"}
-#: Beginning of the layouts with exchanged axes, and values in a row that may have one.
+#: Kind of the op that takes elements by indices of their own, row by row.
+_GATHERING_KIND = "gather_elements"
+#: Word in the layouts with exchanged axes, and values in a row that may have one.
 _EXCHANGED, _MAX_CHAIN = "transpose", 32
 _PLAIN_LAYOUTS = ("same", "reshape")
 #: Unit roundoff of bfloat16. A smaller difference may be one of precision.
@@ -98,11 +100,11 @@ def _list_ops_before_exchange(graph: JointGraph, side: GraphSide, origin: int) -
 def _list_exchanged_operands(
     graph: JointGraph, ancestors: Sequence[int], ops: tuple[Sequence[int], Sequence[int]]
 ) -> list[int]:
-    """Return the values with exchanged axes that are combined with one without.
+    """Return the values with exchanged axes that are combined with one without, or read as if none.
 
     Element by element, an operator does not undo the exchange of one of its operands. The other one
     has its size, or is larger or smaller: a bias of scores is the same for each sequence, and all
-    masks multiply one mixture.
+    masks multiply one mixture. Nor does it undo an exchange that its shape does not show.
     """
     pairs = graph.comparison.pairs
     nodes = [node for node in ancestors if node < len(pairs) and graph.phase[node] == FORWARD]
@@ -115,12 +117,26 @@ def _list_exchanged_operands(
     return [
         node
         for node, layout, size in zip(nodes, layouts, sizes, strict=True)
-        if layout.startswith(_EXCHANGED)
+        if _EXCHANGED in layout
         and (
             size in plain_sizes
             or any(_is_broadcast(graph, node, ops, plain_size) for plain_size in plain_sizes)
+            or _is_hidden_exchange(graph, node, layout)
+            or (plain_sizes and _is_read_by(graph, node, ops, {_GATHERING_KIND}))
         )
     ]
+
+
+def _is_hidden_exchange(graph: JointGraph, node: int, layout: str) -> bool:
+    """Return whether both sides have one shape, and another one if the axes are exchanged."""
+    shapes = [side.flow.shapes[int(side.classes[node])] or () for side in graph.sides]
+    order = [int(axis) for axis in layout.partition("(")[2].rstrip(")").split(",")]
+    moved_side = int(not layout.startswith(_EXCHANGED))
+    if len(shapes[moved_side]) != len(order):
+        return False
+    exchanged_shape = tuple(shapes[moved_side][axis] for axis in order)
+    other_shape = shapes[1 - moved_side]
+    return have_one_order(*shapes) and not have_one_order(exchanged_shape, other_shape)
 
 
 def _is_broadcast(
@@ -132,13 +148,23 @@ def _is_broadcast(
     return (
         1 < small_size < large_size
         and large_size % small_size == 0
-        and all(
-            any(
-                int(side.classes[node]) in side.flow.reads[op] and side.kinds[op] in _ELEMENT_KINDS
-                for op in side_ops
-            )
-            for side, side_ops in zip(graph.sides, ops, strict=True)
+        and _is_read_by(graph, node, ops, _ELEMENT_KINDS)
+    )
+
+
+def _is_read_by(
+    graph: JointGraph,
+    node: int,
+    ops: tuple[Sequence[int], Sequence[int]],
+    kinds: Collection[str],
+) -> bool:
+    """Return whether ops of both sides that have one of some kinds read a value."""
+    return all(
+        any(
+            int(side.classes[node]) in side.flow.reads[op] and side.kinds[op] in kinds
+            for op in side_ops
         )
+        for side, side_ops in zip(graph.sides, ops, strict=True)
     )
 
 
@@ -152,11 +178,11 @@ def _find_exchange(graph: JointGraph, node: int) -> int:
     visited = [node]
     for current in visited:  # grows while it is read
         for parent in graph.parents[current]:
-            is_followed = parent >= len(layouts) or layouts[parent].startswith(_EXCHANGED)
+            is_followed = parent >= len(layouts) or _EXCHANGED in layouts[parent]
             if is_followed and parent not in visited and len(visited) < _MAX_CHAIN:
                 visited.append(parent)
     exchanged = [
-        value for value in visited if value < len(layouts) and layouts[value].startswith(_EXCHANGED)
+        value for value in visited if value < len(layouts) and _EXCHANGED in layouts[value]
     ]
     return min(exchanged, key=graph.ranks.__getitem__)
 
@@ -167,8 +193,9 @@ def find_exchanged_parts(
     """Return the ops of both sides that computed a value whose parts ``ops`` read exchanged.
 
     ``ancestors`` are the nodes of agreeing values that the ops read. Two of them are exchanged
-    parts if both sides cut them from one value, and ops of one kind read one of them on the target
-    and the other one on the reference.
+    parts if both sides cut them from one value, or one side does and the other one has them without
+    an op, and ops of one kind with results of one size read one of them on the target and the other
+    one on the reference. Where no op computed the value, the ops are those that cut it.
     """
     nodes_of_whole: defaultdict[int, set[int]] = defaultdict(set)
     for node in ancestors:
@@ -177,7 +204,9 @@ def find_exchanged_parts(
             nodes_of_whole[parents.pop()].add(node)
     computing_ops: tuple[list[int], list[int]] = ([], [])
     for whole, parts in nodes_of_whole.items():
-        if not all(_is_cut(side, sorted(parts), whole) for side in graph.sides):
+        are_cut = [_is_cut(side, sorted(parts), whole) for side in graph.sides]
+        are_given = [all(side.find_producer(part) < 0 for part in parts) for side in graph.sides]
+        if not any(are_cut) or not all(map(operator.or_, are_cut, are_given)):
             continue
         readers = [
             _collect_readers(side, parts, side_ops)
@@ -187,8 +216,8 @@ def find_exchanged_parts(
             continue
         for side, side_ops in zip(graph.sides, computing_ops, strict=True):
             producer = side.find_producer(whole)
-            if producer >= 0:
-                side_ops.append(producer)
+            cutting_ops = [side.find_producer(part) for part in sorted(parts)]
+            side_ops.extend(op for op in ([producer] if producer >= 0 else cutting_ops) if op >= 0)
     return computing_ops
 
 
@@ -283,26 +312,29 @@ def _is_cut(side: GraphSide, parts: Sequence[int], whole: int) -> bool:
 
 def _collect_readers(
     side: GraphSide, nodes: Iterable[int], ops: Sequence[int]
-) -> dict[str, set[int]]:
-    """Return kind -> which of some nodes ops of that kind read."""
-    readers: defaultdict[str, set[int]] = defaultdict(set)
+) -> dict[tuple[str, int], set[int]]:
+    """Return (kind, elements of the result) -> which of some nodes such ops read."""
+    readers: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for op in ops:
         operands = {int(side.nodes[value]) for value in side.flow.operands[op]}
-        readers[side.kinds[op]] |= operands.intersection(nodes)
+        size = max((int(side.flow.sizes[value]) for value in side.flow.writes[op]), default=0)
+        readers[side.kinds[op], size] |= operands.intersection(nodes)
     return dict(readers)
 
 
-def _are_exchanged(target: Mapping[str, set[int]], reference: Mapping[str, set[int]]) -> bool:
-    """Return whether the same nodes are read on both sides, as many by each kind, but others.
+def _are_exchanged(
+    target: Mapping[tuple[str, int], set[int]], reference: Mapping[tuple[str, int], set[int]]
+) -> bool:
+    """Return whether the same nodes are read on both sides, as many by ops alike, but others.
 
-    Where one op of one side is several of the other, a kind may read more nodes on one side.
+    Where one op of one side is several of the other, ops may read more nodes on one side.
     """
     if set().union(*target.values()) != set().union(*reference.values()):
         return False
-    kinds = target.keys() & reference.keys()
-    if any(len(target[kind]) != len(reference[kind]) for kind in kinds):
+    common_keys = target.keys() & reference.keys()
+    if any(len(target[key]) != len(reference[key]) for key in common_keys):
         return False
-    return any(target[kind] != reference[kind] for kind in kinds)
+    return any(target[key] != reference[key] for key in common_keys)
 
 
 def _find_read_row(side: GraphSide, value: int, ops: Sequence[int]) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from math import prod
+from operator import mul
+
 import numpy as np
 
 from .arrays import AnyArray
@@ -16,6 +20,17 @@ def drop_unit_axes(shape: tuple[int, ...] | None) -> tuple[int, ...]:
     (2, 3)
     """
     return tuple(length for length in shape or () if length != 1)
+
+
+def have_one_order(shape: tuple[int, ...], other_shape: tuple[int, ...]) -> bool:
+    """Return whether axes of one shape are those of the other, joined or split.
+
+    >>> have_one_order((2, 3, 4), (6, 4)), have_one_order((2, 3, 4), (2, 4, 3))
+    (True, False)
+    """
+    lengths, other_lengths = drop_unit_axes(shape), drop_unit_axes(other_shape)
+    ends, other_ends = set(accumulate(lengths, mul)), set(accumulate(other_lengths, mul))
+    return prod(shape) == prod(other_shape) and (ends <= other_ends or other_ends <= ends)
 
 
 def load_shaped_tensor(trace: Trace, tensor: int) -> AnyArray:

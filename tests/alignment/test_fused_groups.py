@@ -1,5 +1,7 @@
 """Fused tensors: one weight for queries, keys and values on one side, three on the other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from traces import (
@@ -15,6 +17,7 @@ from traces import (
 )
 
 from dumpdiff.alignment import FusedGroup
+from dumpdiff.model.trace import BACKWARD, FORWARD
 
 Q, K, V = (f"Functional.linear.{number}.forward" for number in (7, 8, 9))
 MODULE = "Module.model.layers.1.self_attn.{}_proj.Linear.{}"
@@ -47,6 +50,12 @@ def fuse_projections(trace, parameter=""):
         MODULE.format(letter, end) for letter in "kv" for end in ("forward.0", "parameters_grad.0")
     ]
     return remove_ops(changed, K, V, MODULE.format("q", "parameters_grad.0"), *modules)
+
+
+def mark_backward(trace, first):
+    """Return the trace with the ops from ``first`` on in the backward phase."""
+    phases = np.where(np.arange(len(trace.ops)) < first, FORWARD, BACKWARD)
+    return replace(trace, ops=trace.ops.assign(phase=phases))
 
 
 def find_weights(flow, *names):
@@ -214,3 +223,36 @@ def test_the_weights_of_one_module_may_be_one_layer_of_joined_inputs():
     parts = tuple(find_value(alignment.target, f"call.{call}", "input.1") for call in range(3))
     whole = find_value(alignment.reference, "call.0", "input.1")
     assert (sorted(parts), (whole,)) in [(sorted(g.target), g.reference) for g in alignment.groups]
+
+
+def test_the_gradient_of_a_weight_that_is_read_in_slices_is_made_of_those_of_its_slices():
+    """One side keeps the last column of a weight as a vector of its own."""
+    random = np.random.default_rng(5)
+    x, load = random.standard_normal((4, 6)), random.standard_normal((4, 1))
+    weight, gradient = random.standard_normal((2, 3, 7))
+    matrix, vector = weight[:, :6].copy(), weight[:, 6].copy()
+    product = x @ matrix.T
+    sliced = record_calls(
+        ("slice", (weight,), matrix),
+        ("slice", (weight,), vector),
+        ("Functional.linear", (x, matrix), product),
+        ("Tensor.mul", (load, vector), load * vector),
+        ("Tensor.add", (random.standard_normal((3, 7)),), gradient),
+    )
+    parted = record_calls(
+        ("Functional.linear", (x, matrix), product),
+        ("Tensor.mul", (load, vector), load * vector),
+        ("matrix_grad", (random.standard_normal(3),), gradient[:, :6].copy()),
+        ("vector_grad", (random.standard_normal(3),), gradient[:, 6].copy()),
+    )
+    sliced = edit_tensors(sliced, find_tensor(sliced, "call.0", "input.0"), parameter="query")
+    sliced = edit_tensors(sliced, find_tensor(sliced, "call.1", "input.0"), parameter="query")
+    for call, name in ((0, "node_query"), (1, "load_query")):
+        row = find_tensor(parted, f"call.{call}", "input.1")
+        parted = edit_tensors(parted, row, parameter=name)
+        row = find_tensor(parted, f"call.{call + 2}", "output.0")
+        parted = edit_tensors(parted, row, gradient_of=name)
+    alignment = align_traces(mark_backward(sliced, 4), mark_backward(parted, 2))
+    whole = find_value(alignment.target, "call.4", "output.0")
+    parts = tuple(find_value(alignment.reference, f"call.{call}", "output.0") for call in (2, 3))
+    assert FusedGroup((whole,), parts) in alignment.groups

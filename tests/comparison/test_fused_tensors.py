@@ -152,3 +152,12 @@ def test_each_matrix_of_a_stack_may_be_transposed():
 def test_matrices_of_other_sizes_do_not_fit_transposed_either():
     with pytest.raises(ValueError, match="do not make up"):
         join_parts(np.zeros((4, 4)), [np.zeros((4, 1)), np.zeros((4, 1))])
+
+
+def test_a_vector_may_be_the_last_column_of_a_matrix():
+    (rows,) = make_weights(8, columns=7)
+    parts = [rows[:, :6], rows[:, 6]]
+    layout, joined = join_parts(rows, parts)
+    assert layout == "concat(0,1) of columns"
+    np.testing.assert_array_equal(joined, rows)
+    np.testing.assert_array_equal(cut_part(rows, parts, 1), rows[:, 6])
