@@ -15,6 +15,8 @@ _CONSUMER_STEPS = 3
 _MAX_CONSUMED_VALUES = 64
 #: Backward ops between the loss and a gradient that is called a gradient of the loss.
 _MAX_SEED_OPS = 12
+#: Values between the last parameter and a loss.
+_MAX_LOSS_VALUES = 128
 #: Kinds of ops next to which experts are chosen.
 _ROUTING_KINDS = {"topk", "router", "scatter_add", "index_add"}
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "log_softmax", "gather_elements"}
@@ -68,7 +70,14 @@ def is_routed(index: ComparisonIndex, finding: Finding, values: tuple[int, int])
 
 
 def is_of_loss(index: ComparisonIndex, finding: Finding, values: tuple[int, int]) -> bool:
-    """Return whether a value belongs to the loss, or follows from the loss's gradient alone."""
+    """Return whether a value belongs to the loss, or follows from the loss's gradient alone.
+
+    What is computed from it to the single number at the end reads no parameter on either side.
+    """
+    if finding.phase == FORWARD and all(
+        _leads_to_number_alone(index, side, values[side]) for side in (0, 1)
+    ):
+        return True
     for side in (0, 1):
         ops = list_finding_ops(index, side, finding)
         if _is_near_loss(index, side, ops) or _follows_from_seed(index, side, values[side]):
@@ -83,6 +92,24 @@ def _is_near_loss(index: ComparisonIndex, side: int, ops: Sequence[int]) -> bool
     op_kinds = {kinds[op].removeprefix("grad:") for op in ops}
     op_kinds |= {kinds[forward_ops[op]] for op in ops if forward_ops[op] >= 0}
     return bool(op_kinds & _LOSS_KINDS)
+
+
+def _leads_to_number_alone(index: ComparisonIndex, side: int, value: int) -> bool:
+    """Return whether few ops lead from a value to a number, and none of them reads a parameter."""
+    flow = index.flows[side]
+    phases, parameters = flow.phases, flow.list_column("parameter")
+    front, has_number = [value], False
+    for result in front:  # grows while it is read
+        for op in find_consumers(index, side, {result}):
+            if phases[op] != FORWARD:
+                continue
+            if any(parameters[operand] for operand in flow.reads[op]):
+                return False
+            has_number |= any(flow.sizes[output] == 1 for output in flow.writes[op])
+            front += [output for output in flow.writes[op] if output not in front]
+        if len(front) > _MAX_LOSS_VALUES:
+            return False
+    return has_number
 
 
 def _follows_from_seed(index: ComparisonIndex, side: int, value: int) -> bool:

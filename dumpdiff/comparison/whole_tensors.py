@@ -178,7 +178,7 @@ def _measure_class_pair(
     read_tensors = _list_read_tensors(alignment, row, tensors)
     groups = (
         [written_tensors],
-        _find_last_outputs(alignment, row),
+        _find_last_outputs(alignment, row, tensors),
         _find_parameter_gradients(alignment, row),
         read_tensors,
     )
@@ -196,19 +196,23 @@ def _measure_class_pair(
     return measurement
 
 
-def _find_last_outputs(alignment: Alignment, row: int) -> list[tuple[int, int]]:
-    """Return what the last ops that give out the values of a pair wrote."""
-    tensors = []
-    for flow, values in (
-        (alignment.target, alignment.classes["target"]),
-        (alignment.reference, alignment.classes["reference"]),
+def _find_last_outputs(
+    alignment: Alignment, row: int, tensors: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Return what the last ops that give out the values of a pair wrote.
+
+    A side of which no recorded op gives out the value has its own one of ``tensors``.
+    """
+    last_outputs = []
+    for flow, values, tensor in (
+        (alignment.target, alignment.classes["target"], tensors[0]),
+        (alignment.reference, alignment.classes["reference"], tensors[1]),
     ):
         is_output = flow.is_output & (flow.tensor_class == int(values.iat[row]))
         outputs = np.flatnonzero(is_output & (flow.tensors["file"] != "").to_numpy())
-        if not len(outputs):
-            return []
-        tensors.append(int(outputs[np.argmax(flow.tensors["op"].to_numpy()[outputs])]))
-    return [(tensors[0], tensors[1])]
+        ops = flow.tensors["op"].to_numpy()[outputs]
+        last_outputs.append(int(outputs[np.argmax(ops)]) if len(outputs) else tensor)
+    return [(last_outputs[0], last_outputs[1])]
 
 
 def _list_read_tensors(

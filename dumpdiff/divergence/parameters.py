@@ -199,7 +199,11 @@ def _build_product_finding(
         else f"parameters {first} and {second} changed places, and {n_more} more behind them: what "
         "follows is read in each other's place"
     )
-    cause_name = _classify_exchange(*canonical_names)
+    weights_r = _list_reference_weights(alignment, weights)
+    text = f"{first} and {second} changed places"
+    if weights_r[0] >= 0 and alignment.partners.get(other, -1) < 0:
+        whole = alignment.reference.list_column("parameter")[weights_r[0]]
+        text = f"{first} and {second}, parts of {whole} of the reference, changed places"
     finding = _build_finding(
         "parameter",
         first,
@@ -208,17 +212,28 @@ def _build_product_finding(
         "the products agree, and the ops that read them read each other's partners",
         alignment,
         (value, alignment.partners.get(other, -1)),
-        (Cause(cause_name, f"{first} and {second} changed places", 0.0),),
+        (Cause(_classify_exchange(*canonical_names), text, 0.0),),
     )
     sides = (
         (alignment.target, [own for own, _ in weights]),
-        (alignment.reference, [alignment.partners.get(other, -1) for _, other in weights]),
+        (alignment.reference, weights_r),
     )
     ops = [
         tuple(op for value in values for op in _name_first_consumer(flow, value))
         for flow, values in sides
     ]
     return replace(finding, target_ops=ops[0][:MAX_NAMED_OPS], reference_ops=ops[1][:MAX_NAMED_OPS])
+
+
+def _list_reference_weights(alignment: Alignment, weights: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the weights of the reference in whose place weights of the target are read.
+
+    The reference may have them in one.
+    """
+    fused_weights = {
+        part: group.reference[0] for group in alignment.groups for part in group.target
+    }
+    return [alignment.partners.get(other, fused_weights.get(other, -1)) for _, other in weights]
 
 
 def _find_held_names(

@@ -336,7 +336,15 @@ def test_transposed_blocks_of_gates_are_named() -> None:
     for predicted, faithful in ((faulty, weight), (faulty.T, weight.T)):
         cause = explain_fault_case(make_fault_case(predicted, faithful, {}, kind="parameter"))[0]
         assert cause.name == "weight-transposed"
-        assert "each of the 4 square blocks of the weight transposed" in cause.text
+        assert "each of 4 blocks of 6 " in cause.text
+
+
+def test_weights_of_heads_read_as_if_their_axes_were_exchanged_are_named() -> None:
+    weight = np.random.default_rng(6).standard_normal((24, 8))
+    faulty = weight.reshape(4, 6, 8).swapaxes(1, 2).reshape(24, 8)
+    cause = explain_fault_case(make_fault_case(faulty, weight, {}, kind="parameter"))[0]
+    assert cause.name == "weight-transposed"
+    assert "each of 4 blocks of 6 rows of the weight transposed" in cause.text
 
 
 def test_residual_branches_and_dropout_are_recognized() -> None:

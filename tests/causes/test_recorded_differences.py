@@ -23,7 +23,7 @@ from .fault_cases import explain_fault_case, make_fault_case
         ("sign", "constant-factor", "Tensor.__rmul__.5.forward subtracted in"),
         ("weights", "loss-weight", "0.7 in Tensor.__rmul__.0.forward and 0.3 in"),
         ("factor", "constant-factor", "a factor of 0.1 (Tensor.__mul__.4.forward (mul))"),
-        ("target", "input-source", "Tensor.__sub__.3.forward (sub) of an input"),
+        ("target", "loss-target", "the loss against an input"),
         ("unsoftened", "activation-kind", "no activation in place of softplus"),
         ("source", "input-source", "(mul) of Torch.tanh.0.forward"),
     ],

@@ -28,6 +28,9 @@ LOSS_NAMES = {
 #: digits counts, as people choose it; it is searched between these.
 _MIN_THRESHOLD, _MAX_THRESHOLD, _THRESHOLD_DIGITS = 1e-3, 1e2, 2
 _BISECTIONS = 60
+#: Residual of a loss with a number of two digits that was searched: within 1e-4, one in a hundred
+#: such losses of other tensors is as near by chance.
+_MAX_FITTED_RESIDUAL = 1e-5
 #: Fewest elements of a prediction, and operands that are tried as predictions and targets: a single
 #: number is explained by chance if many forms of many tensors are tried.
 _MIN_ELEMENTS, _MAX_OPERANDS = 4, 6
@@ -185,13 +188,15 @@ def _name_cause(form: _Form, own_form: _Form) -> str:
 
 
 def _find_forms(tensors: _Tensors, value: float, limit: float) -> list[_Form]:
-    """Return the forms that give a value."""
+    """Return the forms that give a value, those with a fitted number within rounding of it."""
     expected = np.asarray(value)
-    return [
-        form
-        for form in tensors.list_forms(value)
-        if compute_residual(np.asarray(tensors.compute(form)), expected) <= limit
-    ]
+    forms = []
+    for form in tensors.list_forms(value):
+        is_fitted = form.threshold or form.positive_weight != 1
+        residual = compute_residual(np.asarray(tensors.compute(form)), expected)
+        if residual <= (min(limit, _MAX_FITTED_RESIDUAL) if is_fitted else limit):
+            forms.append(form)
+    return forms
 
 
 def _list_tensors(case: FaultCase) -> Iterator[_Tensors]:

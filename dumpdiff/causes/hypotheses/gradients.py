@@ -96,8 +96,8 @@ def suggest_missing_branch_of_product(case: FaultCase) -> Iterator[Candidate]:
         for total in operands:
             gradient = total.array
             has_output_size = gradient.size == case.faithful.size
-            if total.agrees or gradient.ndim < 2:
-                continue
+            if total.agrees or gradient.ndim < 2 or gradient.min() >= 0:
+                continue  # a gradient has both signs, probabilities do not
             if has_output_size == is_summed:
                 continue
             other_operands = [operand for operand in operands if operand is not total]
@@ -249,6 +249,14 @@ def _describe_sum(case: FaultCase, addends: Sequence[Addend], coefficient: float
     is_missing = abs(factor) < _ZERO_FACTOR
     if is_missing:
         factor = 0.0
+    if is_missing and len(addends) == 1 and _has_broadcast_factor(case.faithful, addends[0].array):
+        return Candidate(
+            case.faithful - total.reshape(case.faithful.shape),
+            f"{names} times x in place of 1 + x",
+            "has 1 + x",
+            unchanged=case.faithful,
+            cause="missing-term",
+        )
     return Candidate(
         case.faithful + (factor - 1) * total.reshape(case.faithful.shape),
         f"the {noun} of {names} missing in a sum"
@@ -259,6 +267,21 @@ def _describe_sum(case: FaultCase, addends: Sequence[Addend], coefficient: float
         unchanged=case.faithful,
         cause="gradient-stopped" if is_missing else "gradient-scaled",
     )
+
+
+def _has_broadcast_factor(product: AnyArray, gradient: Floats) -> bool:
+    """Return whether a product is a gradient times a factor that has not all of its axes.
+
+    Then no gradient is added to it: what lacks the gradient has the factor less 1.
+    """
+    factors = gradient.reshape(product.shape).astype(np.float64)
+    for axis in np.flatnonzero(np.array(product.shape) > 1).tolist():
+        energies = np.sum(factors**2, axis=axis, keepdims=True)
+        projections = np.sum(factors * product, axis=axis, keepdims=True)
+        fitted = factors * projections / np.where(energies > 0, energies, 1.0)
+        if compute_residual(fitted, product) <= _MAX_MULTIPLE_ERROR:
+            return True
+    return False
 
 
 def list_sum_addends(case: FaultCase) -> list[Addend]:

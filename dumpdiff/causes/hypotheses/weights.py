@@ -28,6 +28,8 @@ _JOINING_KINDS = {"concat", "stack"}
 #: Relative distance within which projections of two rows are equal.
 _MAX_PROJECTION_DIFFERENCE = 1e-5
 _PROJECTION_SEED = 7
+#: Elements of a weight of which blocks are transposed: a larger one would take seconds.
+_MAX_BLOCK_ELEMENTS = 1 << 22
 #: Smallest size of a head whose rotary pairs have two layouts.
 _MIN_PAIRED_SIZE = 4
 #: Nearest operands among which sines and cosines of a time embedding are.
@@ -132,7 +134,8 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
     elif faithful.ndim == 2:
         predicted = faithful.T.reshape(faithful.shape)
         yield Candidate(predicted, "the weight transposed in memory", unchanged=faithful)
-        yield from _transpose_blocks(faithful)
+    if faithful.ndim == 2:
+        yield from _transpose_blocks(faithful, case.faulty)
     elif faithful.ndim == 4:
         yield from _change_kernel_axes(faithful)
     elif faithful.ndim == 3 and "convolution" in case.consumer_kinds | set(case.kinds):
@@ -142,19 +145,31 @@ def suggest_transposed(case: FaultCase) -> Iterator[Candidate]:
         yield from _reorder_axes(faithful)
 
 
-def _transpose_blocks(weight: AnyArray) -> Iterator[Candidate]:
-    """Yield a matrix of square blocks, such as those of gates, with each block transposed."""
-    n_blocks, remainder = divmod(max(weight.shape), min(weight.shape))
-    if remainder or min(weight.shape) < 2:
+def _transpose_blocks(weight: AnyArray, faulty: AnyArray) -> Iterator[Candidate]:
+    """Yield a matrix with each of its blocks of rows or columns transposed, if that may be.
+
+    Blocks are those of gates or heads. One that is not square is transposed in memory: it was
+    stored as (heads, in, size of a head) and read as (heads, size of a head, in), or the reverse.
+    """
+    if weight.size > _MAX_BLOCK_ELEMENTS or not have_same_elements(weight, faulty):
         return
-    is_tall = len(weight) == max(weight.shape)
-    tall = weight if is_tall else weight.T
-    blocks = tall.reshape(n_blocks, *[tall.shape[1]] * 2).transpose(0, 2, 1).reshape(tall.shape)
-    yield Candidate(
-        blocks if is_tall else blocks.T,
-        f"each of the {n_blocks} square blocks of the weight transposed",
-        unchanged=weight,
-    )
+    for is_by_rows, matrix in ((True, weight), (False, weight.T)):
+        n_rows, n_columns = matrix.shape
+        for n_blocks in range(2, n_rows // 2 + 1):
+            length, remainder = divmod(n_rows, n_blocks)
+            if remainder:
+                continue
+            stored = matrix.reshape(n_blocks, length, n_columns).transpose(0, 2, 1)
+            read = matrix.reshape(n_blocks, n_columns, length).transpose(0, 2, 1)
+            for blocks in (stored, read) if length != n_columns else (stored,):
+                transposed = blocks.reshape(matrix.shape)
+                yield Candidate(
+                    transposed if is_by_rows else transposed.T,
+                    f"each of {n_blocks} blocks of {length} rows of the weight transposed"
+                    if is_by_rows
+                    else f"each of {n_blocks} blocks of {length} columns of the weight transposed",
+                    unchanged=weight,
+                )
 
 
 def _reorder_axes(kernel: AnyArray) -> Iterator[Candidate]:

@@ -14,7 +14,7 @@ from ....operators.activations import sigmoid
 from ....operators.elementwise import ROUNDINGS
 from ...fault_case import FaultCase, compute_residual, find_masked
 from ...region import Region, Step, StepInput
-from ..attention import is_cross_attention
+from ..attention import is_attention, is_cross_attention
 from .activations import ACTIVATION_KINDS, is_soft_cap
 from .change import (
     Change,
@@ -42,6 +42,8 @@ _SCALING_KINDS, _OFFSET_KINDS = ("mul", "div"), ("add", "sub")
 #: Kinds of ops that lead from a rate to its exponential.
 _PRODUCT_KINDS = {"mul", "div", "neg", "cast", "reshape", "expand", "transpose", "expand_dims"}
 _PRODUCT_OPS = ("matmul", "addmm", "convolution")
+#: Kinds of ops that weigh values by probabilities.
+_WEIGHING_KINDS = {"matmul", "attention"}
 _ADDING_KINDS = {"add", "sub", *FILLING_KINDS}
 #: Kinds that are a step of their own: without one of its inputs, what the step does is missing.
 _STEP_KINDS = {"where", "mul", "div"}
@@ -571,6 +573,8 @@ def name_score_term(case: FaultCase, step_input: StepInput) -> tuple[str, str]:
     if is_mask(step_input.array):
         cause = "cross-mask" if is_cross_attention(case.finding.scope) else "mask-missing"
         return cause, f"no mask ({step_input.name})"
+    if not case.consumer_kinds & _WEIGHING_KINDS and not is_attention(case.finding.scope):
+        return "missing-term", f"scores without {step_input.name}"
     return "relative-bias", f"scores without the bias {step_input.name}"
 
 

@@ -30,6 +30,7 @@ _CHANNEL_AXIS = 1
 #: Axes of heads: batch, heads, tokens, size.
 _HEAD_AXES = 4
 _GATED_KINDS = {"sigmoid", "tanh"}
+_SCALING_KINDS = {"mul", "div"}
 #: Axes of images, and the factors by which channels become pixels.
 _IMAGE_AXES, _PIXEL_FACTORS = 4, (2, 3, 4)
 #: Two chunks that change places are exchanged rather than rolled.
@@ -37,12 +38,16 @@ _MIN_ROLLED_CHUNKS = 3
 
 
 def list_shifts(case: FaultCase, region: Region) -> Iterator[Change]:
-    """Shift an input by one along an axis, or reverse it; in a loss, that of other examples."""
+    """Shift an input by one along an axis, or reverse it; in a loss, that of other examples.
+
+    What a loss multiplies by are weights.
+    """
     for number, step in enumerate(region.steps):
         if step.kind == "convolution":
             continue
+        is_compared = case.is_of_loss and step.kind not in _SCALING_KINDS
         for change in _shift_inputs(number, step):
-            is_of_targets = case.is_of_loss and change.cause == "scan-direction"
+            is_of_targets = is_compared and change.cause == "scan-direction"
             yield replace(change, cause="loss-target") if is_of_targets else change
 
 

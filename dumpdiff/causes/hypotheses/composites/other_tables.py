@@ -18,13 +18,14 @@ from ...cause_search import Explanation, iterate_explanations
 from ...fault_case import FaultCase, Operand
 from ...hypothesis import Hypothesis
 from ...region import Region
-from .. import attention, losses, masks, rotary, wave_tables, weights
+from .. import attention, coordinate_tables, losses, masks, rotary, wave_tables, weights
 from .change import Change, compute_with, list_floating_inputs
 
 #: What one table may be to another, the simplest first.
 _TABLE_HYPOTHESES: tuple[Hypothesis, ...] = (
     *rotary.TABLE_HYPOTHESES,
     *wave_tables.HYPOTHESES,
+    *coordinate_tables.HYPOTHESES,
     *attention.MASK_HYPOTHESES,
     *masks.HYPOTHESES,
     *weights.HYPOTHESES,
