@@ -1,0 +1,1 @@
+"""A streaming speech recognizer with a transducer loss."""
