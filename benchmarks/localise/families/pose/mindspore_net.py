@@ -288,6 +288,7 @@ class PoseWithLoss(nn.Cell):
         self.coordinate_loss = CoordinateLoss(model)
         self.limb_loss = LimbLoss(model)
         self.size = Tensor([WIDTH, HEIGHT], ms.float32)
+        self.are_coordinates_stopped = model.are_coordinates_stopped
 
     def construct(self, images, keypoints, visibility):
         heatmaps = self.backbone(images)
@@ -295,6 +296,8 @@ class PoseWithLoss(nn.Cell):
         pixels = (keypoints + 0.5) / STRIDE - 0.5
         loss = HEATMAP_WEIGHT * self.heatmap_loss(heatmaps, self.gaussian_target(pixels), weights)
 
+        if self.are_coordinates_stopped:
+            heatmaps = ops.stop_gradient(heatmaps)
         coordinates = self.soft_argmax(heatmaps)
         targets = (2 * pixels + 1) / self.size - 1
         loss += self.coordinate_loss(coordinates, targets, weights)
