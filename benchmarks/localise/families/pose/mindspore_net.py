@@ -228,6 +228,13 @@ class SoftArgmax(nn.Cell):
         return ops.stack((x, y), axis=2)
 
 
+class DetachedSoftArgmax(SoftArgmax):
+    """The same without a gradient to the heatmaps."""
+
+    def construct(self, heatmaps):
+        return super().construct(ops.stop_gradient(heatmaps))
+
+
 class HeatmapLoss(nn.Cell):
     """Half the mean squared difference of weighted heatmaps."""
 
@@ -284,11 +291,12 @@ class PoseWithLoss(nn.Cell):
         self.backbone = HRNet(model)
         self.gaussian_target = GaussianTarget(model)
         self.soft_argmax = SoftArgmax(model)
+        if model.are_coordinates_stopped:
+            self.soft_argmax = DetachedSoftArgmax(model)
         self.heatmap_loss = HeatmapLoss()
         self.coordinate_loss = CoordinateLoss(model)
         self.limb_loss = LimbLoss(model)
         self.size = Tensor([WIDTH, HEIGHT], ms.float32)
-        self.are_coordinates_stopped = model.are_coordinates_stopped
 
     def construct(self, images, keypoints, visibility):
         heatmaps = self.backbone(images)
@@ -296,8 +304,6 @@ class PoseWithLoss(nn.Cell):
         pixels = (keypoints + 0.5) / STRIDE - 0.5
         loss = HEATMAP_WEIGHT * self.heatmap_loss(heatmaps, self.gaussian_target(pixels), weights)
 
-        if self.are_coordinates_stopped:
-            heatmaps = ops.stop_gradient(heatmaps)
         coordinates = self.soft_argmax(heatmaps)
         targets = (2 * pixels + 1) / self.size - 1
         loss += self.coordinate_loss(coordinates, targets, weights)
