@@ -62,6 +62,7 @@ class Model:
     smoothed_classes: str = "all"  #: which share the smoothing; or 'wrong', without the label's own
     are_pixels_exchanged: bool = False  #: rows of what a block adds are columns, in all blocks
     are_logits_normalized: bool = False  #: the loss reads probabilities
+    mirrored: tuple[int, ...] = ()  #: images whose columns are in the other order
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=4e-3, weight_decay=0.05, clip=0.0)
     )
@@ -87,6 +88,8 @@ class Model:
         """
         rng = np.random.default_rng(SEED + 1)
         images = rng.random((BATCH, 3, IMAGE, IMAGE)).astype(np.float32)
+        for n in self.mirrored:
+            images[n] = images[n, :, :, ::-1].copy()
         return images, rng.integers(0, CLASSES, BATCH).astype(np.int32)
 
 

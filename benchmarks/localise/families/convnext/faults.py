@@ -18,6 +18,7 @@ from families.convnext.architecture import (
 from families.fault import Fault, change_model, change_optimizer
 
 HEAD_SCALE = 0.001
+INITIAL_SCALE = 1e-6
 LAST = f"stages.{LAST_STAGE}.{DEPTHS[LAST_STAGE] - 1}"
 
 
@@ -38,6 +39,16 @@ def _scale_head(model: Model) -> Model:
     scale = np.float32(HEAD_SCALE)
     scaled = {name: scale * model.weights[name] for name in ("head.weight", "head.bias")}
     return change_model(weights={**model.weights, **scaled})(model)
+
+
+def _skip_scales(model: Model) -> Model:
+    """Leave all layer scales at their initial value."""
+    initial_scales = {
+        name: np.full_like(values, INITIAL_SCALE)
+        for name, values in model.weights.items()
+        if name.endswith(".scale")
+    }
+    return change_model(weights={**model.weights, **initial_scales})(model)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -162,6 +173,27 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)softmax")],
         equivalents=("activation-kind", "loss-kind", "input-source"),
     ),
+    "scales_initial": Fault(
+        "layer scales are not loaded, because the loader takes what is called gamma for the weight "
+        "of a norm: all are 1e-6",
+        "zeroed",
+        _skip_scales,
+        lambda *_: [
+            Anywhere(
+                r"(?i)fill|initial|constant|equal|zero|(?<![\w.])(?:1(?:\.0+)?|9\.99\d*)e-0?[67]"
+            )
+        ],
+        held_out=True,
+        equivalents=("affine-missing",),
+    ),
+    "mirrored": Fault(
+        "the random flip of training is left on in the pipeline of one side: some images are "
+        "mirrored",
+        "batch",
+        change_model(mirrored=(0, 3)),
+        held_out=True,
+        equivalents=("scan-direction", "row-shift", "input-order", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -183,6 +215,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("path_kept", "pytorch"),
     ("pixels_exchanged", "mindspore"),
     ("logits_normalized", "pytorch"),
+    ("scales_initial", "mindspore"),
+    ("mirrored", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

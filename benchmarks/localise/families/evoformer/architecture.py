@@ -69,6 +69,8 @@ class Model:
     is_incoming_gradient_exchanged: bool = False  #: that of a pair is the exchanged pair's
     is_outer_first: bool = False  #: a block begins with the outer product mean
     coordinate_factor: float = 1.0  #: of the coordinates in the batch
+    is_ending_bias_kept: bool = False  #: its pairs are not exchanged; MindSpore only
+    are_all_tokens_predicted: bool = False  #: the masked loss is of the alignment; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, eps=1e-6, weight_decay=0.1, clip=0.1)
     )

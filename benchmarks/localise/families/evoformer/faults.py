@@ -177,6 +177,34 @@ FAULTS: Mapping[str, Fault] = {
         ],
         equivalents=("scale", "batch", "loss-target", "input-source", "missing-step"),
     ),
+    "ending_bias_kept": Fault(
+        "the attention around the ending node exchanges both residues of its pairs, but not of the "
+        "bias that it makes of them",
+        "axes-swapped",
+        change_model(is_ending_bias_kept=True),
+        held_out=True,
+        equivalents=(
+            "missing-step",
+            "input-source",
+            "input-order",
+            "layer-order",
+            "relative-bias",
+        ),
+    ),
+    "all_tokens_predicted": Fault(
+        "the loss of masked residues has the mask of the alignment: residues that the model sees "
+        "count, too",
+        "mask-kind",
+        change_model(are_all_tokens_predicted=True),
+        held_out=True,
+        equivalents=(
+            "mask-missing",
+            "loss-reduction",
+            "ignore-index",
+            "pooling",
+            "input-source",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -198,6 +226,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("incoming_gradient_exchanged", "mindspore"),
     ("outer_first", "mindspore"),
     ("nanometers", "pytorch"),
+    ("ending_bias_kept", "mindspore"),
+    ("all_tokens_predicted", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

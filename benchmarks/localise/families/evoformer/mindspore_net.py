@@ -285,12 +285,14 @@ class TriangleAttention(nn.Cell):
         self.feat_2d = build_dense(model, f"{path}.bias")
         self.attn_mod = Attention(model, path, PAIR_HEADS, PAIR_HEAD_DIM)
         self.is_per_row = path.endswith("starting")
+        self.is_bias_kept = model.is_ending_bias_kept and not self.is_per_row
 
     def construct(self, pair_act, mask):
         if not self.is_per_row:
             pair_act, mask = pair_act.transpose(1, 0, 2), mask.transpose(1, 0)
         pair_act = self.query_norm(pair_act)
-        bias = self.feat_2d(pair_act).transpose(2, 0, 1)
+        bias = self.feat_2d(pair_act)
+        bias = bias.transpose(2, 1, 0) if self.is_bias_kept else bias.transpose(2, 0, 1)
         pair_act = self.attn_mod(pair_act, mask, bias)
         return pair_act if self.is_per_row else pair_act.transpose(1, 0, 2)
 

@@ -337,6 +337,7 @@ class AlphaFoldLoss(nn.Module):
         self.masked_msa = load_linear(model, "masked")
         self.register_buffer("boundaries", copy_tensor(model.breaks()))
         self.are_gaps_masked = model.are_gaps_masked
+        self.are_all_tokens_predicted = model.are_all_tokens_predicted
 
     def forward(
         self,
@@ -358,7 +359,8 @@ class AlphaFoldLoss(nn.Module):
         dists = torch.sum(differences**2, dim=-1, keepdim=True)
         true_bins = torch.sum(dists > self.boundaries, dim=-1)
         distogram_loss = self.average(self.distogram(z), true_bins, pair_mask)
-        masked_loss = self.average(self.masked_msa(m), labels, bert_mask)
+        predicted_mask = msa_mask if self.are_all_tokens_predicted else bert_mask
+        masked_loss = self.average(self.masked_msa(m), labels, predicted_mask)
         return DISTOGRAM_WEIGHT * distogram_loss + MASKED_WEIGHT * masked_loss
 
     def average(self, logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:

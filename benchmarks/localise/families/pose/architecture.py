@@ -75,6 +75,8 @@ class Model:
     is_softmax_uncentered: bool = False  #: its gradient lacks the sum of its terms; MindSpore only
     first_keypoint: int = 1  #: what is subtracted from SKELETON
     are_spots_rounded: bool = False  #: centers of Gaussians are whole pixels; MindSpore only
+    are_coordinates_stopped: bool = False  #: no gradient from them to heatmaps; MindSpore only
+    are_pixels_centered: bool = True  #: positions count from the middle of a pixel; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def centers(self, length: int) -> np.ndarray:

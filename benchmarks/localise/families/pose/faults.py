@@ -132,6 +132,29 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)fill|\bones?\b|zero|initial|affine|\b[01]\b")],
         equivalents=("affine-missing",),
     ),
+    "coordinates_stopped": Fault(
+        "coordinates are decoded as in evaluation, from detached heatmaps: their losses train "
+        "nothing",
+        "gradient-stopped",
+        change_model(are_coordinates_stopped=True),
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "pixels_cornered": Fault(
+        "keypoints are divided by the stride as they are, as in HRNet's own code, though their "
+        "pixels have centers at halves",
+        "constant-offset",
+        change_model(are_pixels_centered=False),
+        held_out=True,
+        equivalents=(
+            "position-offset",
+            "missing-step",
+            "missing-term",
+            "align-corners",
+            "loss-target",
+            "input-source",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -149,6 +172,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("skeleton_one_based", "pytorch"),
     ("spots_rounded", "mindspore"),
     ("fused_norms_initial", "pytorch"),
+    ("coordinates_stopped", "mindspore"),
+    ("pixels_cornered", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -228,6 +228,13 @@ class SoftArgmax(nn.Cell):
         return ops.stack((x, y), axis=2)
 
 
+class DetachedSoftArgmax(SoftArgmax):
+    """The same without a gradient to the heatmaps."""
+
+    def construct(self, heatmaps):
+        return super().construct(ops.stop_gradient(heatmaps))
+
+
 class HeatmapLoss(nn.Cell):
     """Half the mean squared difference of weighted heatmaps."""
 
@@ -284,6 +291,8 @@ class PoseWithLoss(nn.Cell):
         self.backbone = HRNet(model)
         self.gaussian_target = GaussianTarget(model)
         self.soft_argmax = SoftArgmax(model)
+        if model.are_coordinates_stopped:
+            self.soft_argmax = DetachedSoftArgmax(model)
         self.heatmap_loss = HeatmapLoss()
         self.coordinate_loss = CoordinateLoss(model)
         self.limb_loss = LimbLoss(model)

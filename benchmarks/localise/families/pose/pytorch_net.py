@@ -216,6 +216,7 @@ class PoseLoss(nn.Module):
         self.register_buffer("columns", torch.arange(WIDTH, dtype=torch.float32))
         self.register_buffer("rows", torch.arange(HEIGHT, dtype=torch.float32).unsqueeze(-1))
         self.is_visibility_weight = model.is_visibility_weight
+        self.are_pixels_centered = model.are_pixels_centered
 
     def generate_target(self, pixels: Tensor) -> Tensor:
         """Return Gaussians around keypoints in pixels of a heatmap."""
@@ -226,7 +227,7 @@ class PoseLoss(nn.Module):
     def forward(self, images: Tensor, joints: Tensor, visibility: Tensor) -> Tensor:
         heatmaps = self.net(images)
         weight = (visibility if self.is_visibility_weight else visibility > 0).float()
-        pixels = (joints + 0.5) / STRIDE - 0.5
+        pixels = (joints + 0.5) / STRIDE - 0.5 if self.are_pixels_centered else joints / STRIDE
         loss = self.heatmap_loss(heatmaps, self.generate_target(pixels), weight) * HEATMAP_WEIGHT
 
         pred = self.integral(heatmaps)

@@ -66,6 +66,9 @@ class Model:
     is_variance_unbiased: bool = False  #: the batch norms divide it by one element less
     slope: float = 0.0  #: of negative values, in the rectifiers of the deep network
     last_norm: str = "batch"  #: of the deep network; or 'layer', over the channels of an example
+    are_clicks_first: bool = False  #: the loss reads clicks, then logits
+    #: the gradient of a field's row is divided by its number of examples
+    are_row_gradients_averaged: bool = False
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return counts, float32 (batch, COUNTS), fields, int32 (batch, FIELDS), a history of

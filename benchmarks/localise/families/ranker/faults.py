@@ -149,6 +149,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)norm|ax[ei]s|mean|variance")],
         equivalents=("reduction-axis", "norm-groups"),
     ),
+    "clicks_first": Fault(
+        "the loss gets clicks and logits in the order of Keras, labels first",
+        "input-order",
+        change_model(are_clicks_first=True),
+        held_out=True,
+        equivalents=("input-source", "loss-target"),
+    ),
+    "row_gradients": Fault(
+        "the table of fields has scale_grad_by_freq: the gradient of a row is divided by the "
+        "number of examples that read it",
+        "gradient-scaled",
+        change_model(are_row_gradients_averaged=True),
+        held_out=True,
+        equivalents=("argument", "pooling"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -174,6 +189,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("variance_unbiased", "pytorch"),
     ("slope", "mindspore"),
     ("layer_norm", "pytorch"),
+    ("clicks_first", "mindspore"),
+    ("row_gradients", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

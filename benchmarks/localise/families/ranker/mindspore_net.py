@@ -33,6 +33,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_sigmoid_doubled
         or model.is_norm_last
         or not model.has_offsets
+        or model.are_row_gradients_averaged
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -206,6 +207,7 @@ class ClickLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = Ranker(model)
         self.is_written_out = model.variant == "gram"
+        self.are_clicks_first = model.are_clicks_first
         if model.click_weight == 1:
             self.loss = nn.BCEWithLogitsLoss(reduction=model.loss_reduction)
         else:
@@ -218,4 +220,4 @@ class ClickLoss(nn.Cell):
             probabilities = ops.sigmoid(logits)
             losses = clicks * ops.log(probabilities) + (1 - clicks) * ops.log(1 - probabilities)
             return -losses.mean()
-        return self.loss(logits, clicks)
+        return self.loss(clicks, logits) if self.are_clicks_first else self.loss(logits, clicks)

@@ -38,6 +38,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.click_weight != 1
         or model.is_crossed_with_itself
         or model.slope
+        or model.are_clicks_first
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -67,7 +68,9 @@ class SparseArch(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.table = load(nn.Embedding(FIELDS * ROWS, EMBED), model, "fields")
+        is_averaged = model.are_row_gradients_averaged
+        table = nn.Embedding(FIELDS * ROWS, EMBED, scale_grad_by_freq=is_averaged)
+        self.table = load(table, model, "fields")
         padding = PADDING if model.is_padding_skipped else None
         bag = nn.EmbeddingBag(ITEMS, EMBED, mode="mean", padding_idx=padding)
         self.history_bag = load(bag, model, "items")

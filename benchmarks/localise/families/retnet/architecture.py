@@ -72,6 +72,8 @@ class Model:
     loss_base: float = math.e  #: of the logarithms in the loss
     are_scores_stopped: bool = False  #: no gradient through the normalized scores
     embedding_gradient: float = 1.0  #: of the embedded tokens is multiplied by it
+    is_swish_gate_constant: bool = False  #: the sigmoid is, for the gradient; MindSpore only
+    are_decays_by_example: bool = False  #: an example has one decay, not a head; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=get_linear_rate(), weight_decay=0.05)
     )

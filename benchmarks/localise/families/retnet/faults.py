@@ -149,6 +149,28 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)rms|mean|cent|root|group norm|layer norm")],
         equivalents=("missing-step", "missing-term"),
     ),
+    "swish_gradient": Fault(
+        "the own backward pass of a fused swish multiplies by the sigmoid, without the term of its "
+        "slope",
+        "missing-term",
+        change_model(is_swish_gate_constant=True),
+        held_out=True,
+        equivalents=("gradient-stopped", "gradient-scaled", "activation-kind", "missing-step"),
+    ),
+    "decays_by_example": Fault(
+        "decays get their new axis behind the heads, not in front of them: there are as many "
+        "examples as heads, and each example has the decay of one head",
+        "axes-swapped",
+        change_model(are_decays_by_example=True),
+        held_out=True,
+        equivalents=(
+            "decay-exponent",
+            "heads-permuted",
+            "input-order",
+            "input-source",
+            "missing-step",
+        ),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -168,6 +190,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gate_by_name", "mindspore"),
     ("deep_residual", "mindspore"),
     ("head_norm_rms", "pytorch"),
+    ("swish_gradient", "mindspore"),
+    ("decays_by_example", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

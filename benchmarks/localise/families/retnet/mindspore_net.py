@@ -109,10 +109,20 @@ class Swish(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_written = model.variant == "written"
-        self.silu = nn.SiLU()
+        self.silu = FusedSwish() if model.is_swish_gate_constant else nn.SiLU()
 
     def construct(self, x):
         return x * ops.sigmoid(x) if self.is_written else self.silu(x)
+
+
+class FusedSwish(nn.Cell):
+    """A swish whose gradient is multiplied by the sigmoid alone."""
+
+    def construct(self, x):
+        return ops.silu(x)
+
+    def bprop(self, x, out, gradient):
+        return (gradient * ops.sigmoid(x),)
 
 
 class RetentionTables(nn.Cell):

@@ -139,6 +139,7 @@ class MultiScaleRetention(nn.Module):
         self.gate_fn = F.silu
         self.is_gate_early = model.is_gate_early
         self.are_scores_stopped = model.are_scores_stopped
+        self.are_decays_by_example = model.are_decays_by_example
         self.is_half = model.are_products_half and n == LAYERS - 1
 
     def multiply(self, a: Tensor, b: Tensor) -> Tensor:
@@ -157,6 +158,8 @@ class MultiScaleRetention(nn.Module):
     def forward(self, x: Tensor, rel_pos: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         bsz, tgt_len, _ = x.size()
         sin, cos, inner_mask = rel_pos
+        if self.are_decays_by_example:
+            inner_mask = inner_mask.unsqueeze(1)
         q, k, v, g = self.q_proj(x), self.k_proj(x), self.v_proj(x), self.g_proj(x)
         k = k * self.scaling
         q = q.view(bsz, tgt_len, HEADS, KEY_DIM).transpose(1, 2)

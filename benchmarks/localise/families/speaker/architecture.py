@@ -70,6 +70,8 @@ class Model:
     is_end_valid: bool = False  #: the frame behind the last one counts as valid; MindSpore only
     is_attention_masked: bool = True  #: MindSpore only
     class_axis: int = 1  #: the sum of squares of the classes' weights is over it; PyTorch only
+    is_context_unbiased: bool = False  #: the variance that attention reads; MindSpore only
+    padding_mode: str = "zeros"  #: of convolutions over time; or 'reflect'; PyTorch only
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -125,6 +125,31 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere(r"(?i)ax[ie]s|dim|row|column|norm|length|transpos")],
         equivalents=("argument", "axes-swapped", "norm-kind"),
     ),
+    "context_unbiased": Fault(
+        "the deviation that attention reads is that of torch.var, as in WeSpeaker, which divides "
+        "by one frame less",
+        "biased-variance",
+        change_model(is_context_unbiased=True),
+        held_out=True,
+        equivalents=(
+            "argument",
+            "constant-factor",
+            "scale",
+            "constant-offset",
+            "pooling",
+            "missing-step",
+            "input-source",
+        ),
+    ),
+    "reflected": Fault(
+        "convolutions over time are padded by reflected frames, the default of SpeechBrain's "
+        "Conv1d, not by zeros",
+        "padding-mode",
+        change_model(padding_mode="reflect"),
+        lambda *_: [Anywhere(r"(?i)pad|reflect|zero")],
+        held_out=True,
+        equivalents=("argument", "missing-step", "input-source"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -142,6 +167,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("scales_swapped", "pytorch"),
     ("attention_unmasked", "mindspore"),
     ("classes_axis", "pytorch"),
+    ("context_unbiased", "mindspore"),
+    ("reflected", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -216,12 +216,14 @@ class AttentiveStatsPool(nn.Cell):
             )
         self.is_context_stopped = model.is_context_stopped
         self.is_attention_masked = model.is_attention_masked
+        self.is_context_unbiased = model.is_context_unbiased
 
     def describe(self, x, mask):
         """Return mean and deviation of the valid frames, (batch, channels, 1)."""
         count = mask.sum(2, keepdims=True)
         mean = (x * mask).sum(2, keepdims=True) / count
-        variance = (ops.square(x - mean) * mask).sum(2, keepdims=True) / count
+        squares = (ops.square(x - mean) * mask).sum(2, keepdims=True)
+        variance = squares / (count - 1) if self.is_context_unbiased else squares / count
         return mean, ops.sqrt(ops.clamp(variance, min=CLAMP))
 
     def attend(self, scores, mask):

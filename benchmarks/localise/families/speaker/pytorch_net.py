@@ -46,7 +46,14 @@ def load_conv(model: Model, path: str, dilation: int = 1) -> nn.Module:
     """Return a convolution that keeps the number of frames."""
     n_out, n_in, kernel = model.weights[f"{path}.weight"].shape
     padding = dilation * (kernel // 2)
-    conv = nn.Conv1d(n_in, n_out, kernel, padding=padding, dilation=dilation)
+    conv = nn.Conv1d(
+        n_in,
+        n_out,
+        kernel,
+        padding=padding,
+        dilation=dilation,
+        padding_mode=model.padding_mode if padding else "zeros",
+    )
     return load(model, path, conv)
 
 
