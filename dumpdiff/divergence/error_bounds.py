@@ -163,20 +163,38 @@ def compute_elementwise_errors(graph: JointGraph, errors: Sequence[float]) -> Fl
         elementwise_errors[node] = _apply_to_extremes(graph, node, root)
     for node in _iterate_masked(graph, is_chosen):
         elementwise_errors[node] = _bound_extremes(graph, node)
-    for node, scores in _iterate_scores(graph, is_chosen):
+    for node, scores in _iterate_scores(graph, is_chosen, _SOFTMAX):
         elementwise_errors[node] = _bound_scores(graph, node, scores)
     return elementwise_errors
 
 
-def _iterate_scores(graph: JointGraph, is_chosen: Flags) -> Iterator[tuple[int, int]]:
-    """Yield masked scores and probabilities, and the pair of scores both sides have before them."""
+def compute_logarithm_errors(graph: JointGraph, errors: Sequence[float]) -> Floats:
+    """Return (pairs,) how far extremes of masked log-probabilities may differ; 0 for other values.
+
+    Pairs whose error, of (pairs,) ``errors``, is within their tolerance need none and are left out.
+    What the mask leaves may be as near to zero as one score is above the others: there is no limit.
+    """
+    pairs = graph.comparison.pairs
+    is_chosen = np.array(errors) > pairs["tolerance"].to_numpy()
+    is_chosen &= pairs["statistic"].isin(("max", "min")).to_numpy()
+    logarithm_errors = np.zeros(len(pairs))
+    for node, scores in _iterate_scores(graph, is_chosen, _LOG_SOFTMAX):
+        if all(side.kinds[side.find_producer(node)] == _LOG_SOFTMAX for side in graph.sides):
+            logarithm_errors[node] = _bound_scores(graph, node, scores)
+    return logarithm_errors
+
+
+def _iterate_scores(
+    graph: JointGraph, is_chosen: Flags, function: str
+) -> Iterator[tuple[int, int]]:
+    """Yield masked scores and what a function makes of them, and the scores both sides mask."""
     scores_of_sides: list[dict[int, int]] = []
     for side in graph.sides:
         scores_of: dict[int, int] = {}
         producers = side.producers[: len(is_chosen)]
         for node in np.flatnonzero(is_chosen & (producers >= 0)).tolist():
             value = int(side.classes[node])
-            if side.kinds[int(producers[node])] in (_SOFTMAX, _LOG_SOFTMAX):
+            if side.kinds[int(producers[node])] == function:
                 value = _find_operand_of_size(side, value)
             if value >= 0 and side.kinds[int(side.flow.producers[value])] in FILLING_KINDS:
                 scores = _find_operand_of_size(side, value)

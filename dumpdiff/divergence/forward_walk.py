@@ -26,7 +26,11 @@ from ..model.verdict import (
 )
 from ..rulebook import Rules
 from .ancestries import Ancestries
-from .error_bounds import compute_conditioning, compute_elementwise_errors
+from .error_bounds import (
+    compute_conditioning,
+    compute_elementwise_errors,
+    compute_logarithm_errors,
+)
 from .joint_graph import JointGraph
 from .kinks import measure_error_beside_kinks
 from .recomputation import RecomputationOfSides, recompute_op
@@ -72,6 +76,7 @@ class _Bounds:
     have_like_sizes: list[bool]  #: neither side is far larger than the other one
     factors: list[float]  #: by which its producer may enlarge errors
     elementwise_errors: list[float]  #: what single elements of the inputs explain
+    logarithm_errors: list[float]  #: what scores explain of their logarithms, without a limit
 
     def allow_cancellation(self, node: int, inherited_cancellation: float) -> float:
         """Return the tolerance of a pair, times the cancellation in it and before it.
@@ -107,6 +112,7 @@ def _build_bounds(graph: JointGraph, rules: Rules, cancellation: Floats) -> _Bou
         _list_like_sizes(graph),
         factors.tolist(),
         compute_elementwise_errors(graph, errors).tolist(),
+        compute_logarithm_errors(graph, errors).tolist(),
     )
 
 
@@ -151,11 +157,11 @@ def walk_forwards(
                 input_error = _find_input_error(
                     graph, node, state, causal_errors, own_ancestry.carried_error
                 )
-                allowed_error = max(
-                    bounds.elementwise_errors[node],
-                    _extend_allowed_error(
-                        allowed_error, factors[node] * input_error, input_error, runs
-                    ),
+                allowed_error = _extend_allowed_error(
+                    max(allowed_error, bounds.logarithm_errors[node]),
+                    max(factors[node] * input_error, bounds.elementwise_errors[node]),
+                    input_error,
+                    runs,
                 )
             allowed_error = _allow_kinks(graph, node, state, causal_errors, allowed_error)
         allowed_errors[node] = allowed_error
