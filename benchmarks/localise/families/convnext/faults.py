@@ -183,7 +183,6 @@ FAULTS: Mapping[str, Fault] = {
                 r"(?i)fill|initial|constant|equal|zero|(?<![\w.])(?:1(?:\.0+)?|9\.99\d*)e-0?[67]"
             )
         ],
-        held_out=True,
         equivalents=("affine-missing",),
     ),
     "mirrored": Fault(
@@ -191,7 +190,6 @@ FAULTS: Mapping[str, Fault] = {
         "mirrored",
         "batch",
         change_model(mirrored=(0, 3)),
-        held_out=True,
         equivalents=("scan-direction", "row-shift", "input-order", "input-source"),
     ),
 }

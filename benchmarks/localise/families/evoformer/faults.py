@@ -182,7 +182,6 @@ FAULTS: Mapping[str, Fault] = {
         "bias that it makes of them",
         "axes-swapped",
         change_model(is_ending_bias_kept=True),
-        held_out=True,
         equivalents=(
             "missing-step",
             "input-source",
@@ -196,7 +195,6 @@ FAULTS: Mapping[str, Fault] = {
         "count, too",
         "mask-kind",
         change_model(are_all_tokens_predicted=True),
-        held_out=True,
         equivalents=(
             "mask-missing",
             "loss-reduction",

@@ -137,7 +137,6 @@ FAULTS: Mapping[str, Fault] = {
         "nothing",
         "gradient-stopped",
         change_model(are_coordinates_stopped=True),
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "pixels_cornered": Fault(
@@ -145,7 +144,6 @@ FAULTS: Mapping[str, Fault] = {
         "pixels have centers at halves",
         "constant-offset",
         change_model(are_pixels_centered=False),
-        held_out=True,
         equivalents=(
             "position-offset",
             "missing-step",

@@ -153,7 +153,6 @@ FAULTS: Mapping[str, Fault] = {
         "the loss gets clicks and logits in the order of Keras, labels first",
         "input-order",
         change_model(are_clicks_first=True),
-        held_out=True,
         equivalents=("input-source", "loss-target"),
     ),
     "row_gradients": Fault(
@@ -161,7 +160,6 @@ FAULTS: Mapping[str, Fault] = {
         "number of examples that read it",
         "gradient-scaled",
         change_model(are_row_gradients_averaged=True),
-        held_out=True,
         equivalents=("argument", "pooling"),
     ),
 }

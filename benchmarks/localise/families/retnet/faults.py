@@ -154,7 +154,6 @@ FAULTS: Mapping[str, Fault] = {
         "slope",
         "missing-term",
         change_model(is_swish_gate_constant=True),
-        held_out=True,
         equivalents=("gradient-stopped", "gradient-scaled", "activation-kind", "missing-step"),
     ),
     "decays_by_example": Fault(
@@ -162,7 +161,6 @@ FAULTS: Mapping[str, Fault] = {
         "examples as heads, and each example has the decay of one head",
         "axes-swapped",
         change_model(are_decays_by_example=True),
-        held_out=True,
         equivalents=(
             "decay-exponent",
             "heads-permuted",

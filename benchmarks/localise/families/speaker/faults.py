@@ -130,7 +130,6 @@ FAULTS: Mapping[str, Fault] = {
         "by one frame less",
         "biased-variance",
         change_model(is_context_unbiased=True),
-        held_out=True,
         equivalents=(
             "argument",
             "constant-factor",
@@ -147,7 +146,6 @@ FAULTS: Mapping[str, Fault] = {
         "padding-mode",
         change_model(padding_mode="reflect"),
         lambda *_: [Anywhere(r"(?i)pad|reflect|zero")],
-        held_out=True,
         equivalents=("argument", "missing-step", "input-source"),
     ),
 }
