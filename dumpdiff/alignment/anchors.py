@@ -323,6 +323,8 @@ def pair_by_near_value(matching: Matching, runs_diverged: bool) -> bool:
             is_plausible = _has_common_input(matching, t, r)
         if not is_plausible or _are_near_by_chance(matching, t, r):
             continue
+        if _is_other_turn(matching, t, r):
+            continue
         if not _holds_other_numbers(matching, t, r):
             progress |= matching.pair(t, r, "near value", confidence.NEAR_VALUE)
     return progress
@@ -456,6 +458,39 @@ def _has_common_input(matching: Matching, t: int, r: int) -> bool:
     if matching.target.phases[producer_t] == OPTIMIZER:
         return any(_is_near_both(matching, t, r, value) for value in common_inputs)
     return bool(common_inputs)
+
+
+def _is_other_turn(matching: Matching, t: int, r: int) -> bool:
+    """Return whether one weight is read as often by both sides, but not at the same turn.
+
+    The results of the steps of an iteration are near each other. Where the two values are computed
+    from a paired one as well, the sides may take their turns in another order.
+    """
+    ops = int(matching.producer_t[t]), int(matching.producer_r[r])
+    if min(ops) < 0:
+        return False
+    inputs_t, inputs_r = _find_paired_inputs(matching, t, r)
+    common_inputs = sorted(inputs_t & inputs_r)
+    if any(matching.producer_r[value] >= 0 for value in common_inputs):
+        return False
+    for weight in common_inputs:
+        turns = [
+            [
+                reader
+                for reader in flow.consumers[value]
+                if flow.phases[reader] == flow.phases[op] and flow.levels[reader] == flow.levels[op]
+            ]
+            for flow, value, op in zip(
+                (matching.target, matching.reference),
+                (int(matching.classes_r[weight]), weight),
+                ops,
+                strict=True,
+            )
+        ]
+        is_read_by_both = all(op in readers for op, readers in zip(ops, turns, strict=True))
+        if len(turns[0]) == len(turns[1]) and is_read_by_both:
+            return turns[0].index(ops[0]) != turns[1].index(ops[1])
+    return False
 
 
 def _has_other_parameters(matching: Matching, t: int, r: int) -> bool:

@@ -18,6 +18,7 @@ from ..graph import Flow, find_common_dtype
 from ..model.arrays import AnyArray, Flags, Floats, Ints, Objects
 from ..model.dtypes import UNIT_ROUNDOFF, get_unit_roundoff
 from ..model.result import Baseline
+from ..model.trace import BACKWARD
 from ..rulebook import Rules
 from .op_kinds import OpKinds
 
@@ -25,6 +26,8 @@ from .op_kinds import OpKinds
 NO_INFORMATION = 0.3
 #: Class of the operators that multiply two tensors and add up: matrix products, convolutions.
 _PRODUCT_CLASS = "linear"
+#: Kind of a gradient that no recorded op made: a recorder shows no sum of those of several readers.
+_UNRECORDED_GRADIENT = "grad:add"
 #: Rounding to d digits moves 1.000 by up to 5 units of 10**-d.
 _PRINT_UNITS = 5
 
@@ -91,19 +94,22 @@ def compute_tolerances(
     def compute_tolerance(row: int) -> float:
         dtype = _limit_precision(dtypes_t[row], dtypes_r[row], coarse_dtype)
         productions = [*productions_t.list_of(row), *productions_r.list_of(row)]
+        unrecorded_kind = _UNRECORDED_GRADIENT if are_gradients[row] else "identity"
         return max(
             0.0,
             *(
                 rules.compute_tolerance(dtype, dtype, kind, length)
-                for kind, length in productions or [("identity", 1)]
+                for kind, length in productions or [(unrecorded_kind, 1)]
             ),
         )
 
     dtypes_t = target.classes["dtype"].to_numpy()[target_ids]
     dtypes_r = reference.classes["dtype"].to_numpy()[reference_ids]
+    are_gradients = target.classes["phase"].to_numpy()[target_ids] == BACKWARD
+    are_gradients &= reference.classes["phase"].to_numpy()[reference_ids] == BACKWARD
     # few rows differ in all that their tolerance follows from
     groups, first_rows = _group_equal_rows(
-        [dtypes_t, dtypes_r, *productions_t.columns, *productions_r.columns]
+        [dtypes_t, dtypes_r, are_gradients, *productions_t.columns, *productions_r.columns]
     )
     tolerances_of_groups = [compute_tolerance(row) for row in first_rows.tolist()]
     tolerances = np.array(tolerances_of_groups, dtype=float)[groups]

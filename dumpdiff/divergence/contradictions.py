@@ -75,9 +75,15 @@ def restore_contradictions(graph: JointGraph, walk: Walk, final_state: list[str]
 
 
 def _may_be_noise(graph: JointGraph, node: int) -> bool:
-    """Return whether the statistics of a gradient differ by no more than noise ever does."""
+    """Return whether the statistics of a gradient differ by no more than noise ever does.
+
+    So may whole tensors that no recorded op computed: what their inputs' errors are is not known.
+    """
     pair = graph.comparison.pairs.iloc[node]
-    is_gradient = graph.phase[node] == BACKWARD and pair["metric"] == "statistics"
+    is_uncertain = pair["metric"] == "statistics" or all(
+        side.find_producer(node) < 0 for side in graph.sides
+    )
+    is_gradient = graph.phase[node] == BACKWARD and is_uncertain
     return is_gradient and bool(pair["error"] <= _NOISE_TOLERANCES * pair["tolerance"])
 
 

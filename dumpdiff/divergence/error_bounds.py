@@ -101,6 +101,7 @@ def compute_cancellation(graph: JointGraph) -> Floats:
         sums[row, has_value] = side.rms[side.classes[has_value]]
         totals[row] = _add_terms(graph, side)
         _add_totals_of_ranks(totals[row], side)
+        _add_unrecorded_terms(totals[row], graph, side)
     totals[~np.isfinite(totals)] = np.nan
     ratios = np.fmin(*totals) / np.maximum(np.fmax(*sums), _TINY)
     factors = np.fmax(1.0, ratios).tolist()
@@ -131,6 +132,22 @@ def _iterate_exponents(graph: JointGraph) -> Iterator[tuple[int, float]]:
             ]
             if gradient is not None and len(shapes) and shapes[0]:
                 yield int(side.nodes[gradient]), shapes[0][0] * flow.rms[log_probabilities]
+
+
+def _add_unrecorded_terms(totals: Floats, graph: JointGraph, side: GraphSide) -> None:
+    """Put in (nodes,) the totals what gradients of several readers of one value add up to.
+
+    PyTorch records no sum of them. Their addends have the size of the sum.
+    """
+    parents, children = graph.edges
+    is_gradient = graph.phase == BACKWARD
+    sizes = np.where(side.classes >= 0, side.flow.sizes[side.classes], -1)
+    is_addend = is_gradient[parents] & is_gradient[children] & (side.producers[children] < 0)
+    is_addend &= (sizes[parents] == sizes[children]) & (side.classes[children] >= 0)
+    owners, terms = children[is_addend], side.rms[side.classes[parents[is_addend]]]
+    sums = np.bincount(owners, np.nan_to_num(terms), graph.n_nodes)
+    is_sum = np.bincount(owners, minlength=graph.n_nodes) > 1
+    totals[is_sum] = np.fmax(totals[is_sum], sums[is_sum])
 
 
 def _add_totals_of_ranks(totals: Floats, side: GraphSide) -> None:

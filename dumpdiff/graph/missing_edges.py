@@ -289,6 +289,7 @@ def _is_parameter_like(flow: Flow, value: int) -> bool:
     This is a weight in API records, which do not name parameters. A matrix that is added to, or
     multiplied with, another one of its shape, element by element, is none: a weight lacks the axis
     of the batch. So a step of a sequence, or a gate that was cut from a projection, is no weight.
+    Nor is a vector that is combined with a computed one, such as the next step of a path.
     """
     shape = flow.shapes[value]
     if shape is None or len(shape) > 2:
@@ -302,9 +303,10 @@ def _is_parameter_like(flow: Flow, value: int) -> bool:
     if first_value == value:
         return False
     is_matrix = len(shape) == 2 and min(shape) > 1
+    is_vector = len(shape) == 1 and shape[0] > 1
     return not (
-        is_matrix
-        and first_value >= 0
+        first_value >= 0
+        and (is_matrix or (is_vector and flow.producers[first_value] >= 0))
         and flow.shapes[first_value] == shape
         and not flow.list_column("parameter")[first_value]
         and _combines_elements(flow.trace.ops["kind"].iat[consumer])

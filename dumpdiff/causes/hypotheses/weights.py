@@ -452,6 +452,8 @@ def _make_permutation_candidate(
     elif shift:
         description, cause = f"{axis_name} shifted by {shift}", "row-shift"
         parameters = {"shift": float(shift)}
+    elif case.finding.kind == "input" and axis_name == "columns":
+        description, cause = f"columns in the order {order.tolist()}", "channel-order"
     elif case.finding.kind == "input" or (axis_name == "rows" and _holds_tokens(case)):
         cause = "row-shift"
     elif case.is_source and axis == 0 and "gather_rows" in case.list_consumer_kinds():

@@ -46,6 +46,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 _LOSS_FUNCTIONS = {
     "bce_loss", "cross_entropy", "nll_loss", "smooth_l1_loss", "huber_loss", "kl_div", "softplus",
 }  # fmt: skip
+#: Kinds of ops that a loss is written with where it is another one than a fused loss.
+_MAX_LOSS_OPS = 4
 _NORM_KINDS = {
     "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize",
 }  # fmt: skip
@@ -259,9 +261,14 @@ def _name_difference(case: FaultCase, formula: _Formula, own_formula: _Formula) 
     is_exchange = bool(surplus and own_surplus)
     is_of_norm = bool(kinds & _NORM_KINDS) or formula.has_norm != own_formula.has_norm
     is_running = bool(kinds & _RUNNING_KINDS) and kinds <= _RUNNING_KINDS | _AVERAGING_KINDS
+    # one op of one side and many ops of the other one may be the same loss
+    are_of_losses = all(
+        each.keys() & _LOSS_FUNCTIONS or len(each) <= _MAX_LOSS_OPS
+        for each in (surplus, own_surplus)
+    )
     names = {
         "layer-order": not kinds and formula.edges != own_formula.edges,
-        "loss-kind": case.is_of_loss and bool(kinds & _LOSS_FUNCTIONS),
+        "loss-kind": case.is_of_loss and bool(kinds & _LOSS_FUNCTIONS) and are_of_losses,
         "loss-reduction": case.is_of_loss and kinds <= _AVERAGING_KINDS,
         "pooling": kinds <= _AVERAGING_KINDS,
         "norm-groups": _norms_joined_parts(formula, own_formula, kinds),

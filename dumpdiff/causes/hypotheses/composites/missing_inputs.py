@@ -54,7 +54,7 @@ _MAX_LISTED_ROWS = 8  #: numbers of rows that are listed
 #: Functions of predictions and labels: nobody leaves out one of them.
 _LOSS_KINDS = {"cross_entropy", "nll_loss", "bce_loss", "ctc_loss"}
 #: Losses that take a weight for each class.
-_CLASS_LOSSES = {"cross_entropy", "nll_loss"}
+CLASS_LOSSES = {"cross_entropy", "nll_loss"}
 
 
 def list_missing_inputs(case: FaultCase, region: Region) -> Iterator[Change]:
@@ -122,7 +122,7 @@ def list_equal_weights(case: FaultCase, region: Region) -> Iterator[Change]:
         )
     for number, step in enumerate(region.steps):
         class_weights = step.keywords.get("weight")
-        if step.kind not in _CLASS_LOSSES or class_weights is None or not class_weights.ndim:
+        if step.kind not in CLASS_LOSSES or class_weights is None or not class_weights.ndim:
             continue
         keywords = {**step.keywords, "weight": np.ones_like(class_weights)}
         output = replace(step, keywords=keywords).compute(step.list_arrays())

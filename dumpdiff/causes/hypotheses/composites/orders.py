@@ -16,6 +16,7 @@ from ...region import Region, Step, StepInput
 from ..attention import is_attention
 from ..wave_tables import holds_both_waves
 from .change import Change, compute_with, feeds_softmax, list_floating_inputs
+from .missing_inputs import CLASS_LOSSES
 
 #: Kinds of ops that combine two values element by element.
 _ELEMENT_KINDS = {"add", "sub", "mul", "div"}
@@ -78,6 +79,8 @@ def _shift_axis(step: Step, position: int, axis: int) -> Iterator[tuple[str, str
         yield "channel-order", f"the channels of {name} in reverse order", np.flip(array, axis)
         return
     flipped_cause = "kernel-flipped" if is_kernel else "scan-direction"
+    if _weights_classes(step, position):
+        flipped_cause = "loss-weight"
     yield flipped_cause, f"{name} reversed along axis {axis}", np.flip(array, axis)
     if is_kernel and axis == array.ndim - 1:
         axes = tuple(range(2, array.ndim))
@@ -96,6 +99,13 @@ def _shift_axis(step: Step, position: int, axis: int) -> Iterator[tuple[str, str
         is_of_experts = array.shape[axis] in _list_expert_counts(step)
         cause = "experts-permuted" if is_of_experts else shift_cause
         yield cause, f"{text}, cyclically", rolled
+
+
+def _weights_classes(step: Step, position: int) -> bool:
+    """Return whether an input of a loss is a weight for each class."""
+    shape, predictions = step.inputs[position].array.shape, step.inputs[0].array.shape
+    is_vector = position > 0 and len(shape) == 1 and len(predictions) > 1
+    return step.kind in CLASS_LOSSES and is_vector and shape[0] in (predictions[1], predictions[-1])
 
 
 def _list_expert_counts(step: Step) -> set[int]:
