@@ -317,7 +317,11 @@ def _bridge_missing_edges(
             joined_parts = find_joined_parts(flow, value)
             parents = [node_of[part] for part in joined_parts if node_of[part] != node]
             evidence = "joined" if parents else "other side"
-            for sources, name in ((repeated, "repeated"), (flow.partitions, "part")):
+            for sources, name in (
+                (repeated, "repeated"),
+                (flow.partitions, "part"),
+                (flow.opposite_masks, "opposite"),
+            ):
                 if not parents and value in sources and node_of[sources[value]] != node:
                     parents, evidence = [node_of[sources[value]]], name
             bridges[evidence] += 1

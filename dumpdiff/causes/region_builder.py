@@ -50,6 +50,7 @@ BRIDGE_KINDS = {
     "rearranged": "reshape",
     "cast": "cast",
     "multiple": "mul",
+    "opposite": "logical_not",
 }
 
 

@@ -67,6 +67,7 @@ _BRIDGE_EVIDENCE = {
     "cast": "a tensor in another dtype",
     "repeated": "a repeated tensor",
     "part": "a tensor's part",
+    "opposite": "a mask's opposite",
     "multiple": "a gradient's multiple",
     "state": "the call that overwrote a state",
     "module call": "the inputs of the module call",

@@ -23,6 +23,7 @@ from ..model.trace import (
     build_digraph,
     flag_words,
 )
+from .opposite_masks import find_opposite_masks
 from .partitions import find_partitions
 from .passing_values import flag_passing_values
 from .scaled_gradients import find_scaled_gradients
@@ -171,6 +172,7 @@ class Flow:
         """(classes,) true for what is known to come from others although no op produced it."""
         flags = np.zeros(len(self.classes), dtype=bool)
         flags[[*self.partitions, *self.scaled_gradients, *self.written_states]] = True
+        flags[[*self.opposite_masks]] = True
         return flags
 
     @cached_property
@@ -424,6 +426,21 @@ class Flow:
         """Class that no recorded op produced -> the class that it is an indexed part of."""
         slots = self.slots[self.classes["tensor"]].tolist()
         return find_partitions(self.classes, self.consumers, self.trace.ops, slots)
+
+    @cached_property
+    def opposite_masks(self) -> dict[int, int]:
+        """Mask that no recorded op produced -> the mask of which it is the opposite."""
+        is_mask = flag_words(self.classes["dtype"], lambda dtype: dtype == "bool")
+        if not self.has_whole_tensor.any() or not is_mask.any():
+            return {}
+        return find_opposite_masks(
+            self.trace,
+            self.classes["tensor"].to_numpy(),
+            self.sizes,
+            self.producers,
+            self.first_reads,
+            is_mask,
+        )
 
     @cached_property
     def scaled_gradients(self) -> dict[int, tuple[int, ...]]:
