@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ..graph import Flow
+from ..graph.dataflow import Bridge
 from ..graph.joins import find_joined_parts
 from ..graph.missing_edges import (
     find_bridges,
@@ -307,6 +308,11 @@ def _bridge_missing_edges(
     has_edge = other_has_parents[open_leaves]
     bridge_of = find_bridges(flow, values[~has_edge].tolist())
     repeated = find_repeated_sources(flow, values[has_edge].tolist())
+    known_sources = {
+        **flow.mask_sources,
+        **{part: Bridge((whole,), "part") for part, whole in flow.partitions.items()},
+        **{value: Bridge((source,), "repeated") for value, source in repeated.items()},
+    }
     node_of = nodes.tolist()
     child_nodes: list[int] = []
     parent_nodes: list[int] = []
@@ -317,13 +323,9 @@ def _bridge_missing_edges(
             joined_parts = find_joined_parts(flow, value)
             parents = [node_of[part] for part in joined_parts if node_of[part] != node]
             evidence = "joined" if parents else "other side"
-            for sources, name in (
-                (repeated, "repeated"),
-                (flow.partitions, "part"),
-                (flow.opposite_masks, "opposite"),
-            ):
-                if not parents and value in sources and node_of[sources[value]] != node:
-                    parents, evidence = [node_of[sources[value]]], name
+            source = known_sources.get(value)
+            if not parents and source is not None and node_of[source.parents[0]] != node:
+                parents, evidence = [node_of[source.parents[0]]], source.evidence
             bridges[evidence] += 1
             if parents:
                 evidence_of[node] = evidence

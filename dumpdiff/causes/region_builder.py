@@ -51,6 +51,7 @@ BRIDGE_KINDS = {
     "cast": "cast",
     "multiple": "mul",
     "opposite": "logical_not",
+    "one-hot": "one_hot",
 }
 
 

@@ -68,6 +68,7 @@ _BRIDGE_EVIDENCE = {
     "repeated": "a repeated tensor",
     "part": "a tensor's part",
     "opposite": "a mask's opposite",
+    "one-hot": "the places of indices",
     "multiple": "a gradient's multiple",
     "state": "the call that overwrote a state",
     "module call": "the inputs of the module call",

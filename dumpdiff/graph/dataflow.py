@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints, Objects, view_numbers
-from ..model.dtypes import get_unit_roundoff, is_discrete
+from ..model.dtypes import get_unit_roundoff, is_discrete, is_integer
 from ..model.int_lists import IntLists
 from ..model.trace import (
     BACKWARD,
@@ -23,7 +23,7 @@ from ..model.trace import (
     build_digraph,
     flag_words,
 )
-from .opposite_masks import find_opposite_masks
+from .mask_sources import find_mask_sources
 from .partitions import find_partitions
 from .passing_values import flag_passing_values
 from .scaled_gradients import find_scaled_gradients
@@ -55,7 +55,8 @@ class Bridge:
     """What a value without a recorded producer comes from."""
 
     parents: tuple[int, ...]  #: classes
-    #: joined, stack, rearranged, cast, part (of another tensor), multiple, module call, order
+    #: joined, stack, rearranged, cast, part (of another tensor), opposite, one-hot (of a mask),
+    #: multiple, state, module call, order
     evidence: str
 
 
@@ -171,8 +172,7 @@ class Flow:
     def has_known_sources(self) -> Flags:
         """(classes,) true for what is known to come from others although no op produced it."""
         flags = np.zeros(len(self.classes), dtype=bool)
-        flags[[*self.partitions, *self.scaled_gradients, *self.written_states]] = True
-        flags[[*self.opposite_masks]] = True
+        flags[[*self.known_sources]] = True
         return flags
 
     @cached_property
@@ -428,19 +428,33 @@ class Flow:
         return find_partitions(self.classes, self.consumers, self.trace.ops, slots)
 
     @cached_property
-    def opposite_masks(self) -> dict[int, int]:
-        """Mask that no recorded op produced -> the mask of which it is the opposite."""
-        is_mask = flag_words(self.classes["dtype"], lambda dtype: dtype == "bool")
-        if not self.has_whole_tensor.any() or not is_mask.any():
+    def known_sources(self) -> dict[int, Bridge]:
+        """Class that no recorded op produced -> what it is known to come from."""
+        return {
+            **{state: Bridge(read, "state") for state, read in self.written_states.items()},
+            **{x: Bridge(read, "multiple") for x, read in self.scaled_gradients.items()},
+            **self.mask_sources,
+            **{part: Bridge((whole,), "part") for part, whole in self.partitions.items()},
+        }
+
+    @cached_property
+    def mask_sources(self) -> dict[int, Bridge]:
+        """Mask that no recorded op produced -> the mask or the indices that it follows from."""
+        if not self.has_whole_tensor.any():
             return {}
-        return find_opposite_masks(
+        highs, lows = (self.classes[name].to_numpy(dtype=float) for name in ("max", "min"))
+        dtypes = self.classes["dtype"]
+        is_bool = flag_words(dtypes, lambda dtype: dtype == "bool")
+        sources = find_mask_sources(
             self.trace,
             self.classes["tensor"].to_numpy(),
             self.sizes,
             self.producers,
             self.first_reads,
-            is_mask,
+            is_bool | ((highs == 1) & (lows == 0)),
+            flag_words(dtypes, is_integer),
         )
+        return {mask: Bridge((source,), name) for mask, (source, name) in sources.items()}
 
     @cached_property
     def scaled_gradients(self) -> dict[int, tuple[int, ...]]:

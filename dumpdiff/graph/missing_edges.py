@@ -121,13 +121,8 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
 
 def _find_parts(flow: Flow, value: int) -> Bridge | None:
     """Return the bridge to recorded values that are parts of a value, or that it is a part of."""
-    for sources, evidence in ((flow.partitions, "part"), (flow.opposite_masks, "opposite")):
-        if value in sources:
-            return Bridge((sources[value],), evidence)
-    if value in flow.scaled_gradients:
-        return Bridge(flow.scaled_gradients[value], "multiple")
-    if value in flow.written_states:
-        return Bridge(flow.written_states[value], "state")
+    if value in flow.known_sources:
+        return flow.known_sources[value]
     scalars = _find_stacked_scalars(flow, flow.consumers[value][0], value)
     if scalars:
         return Bridge(scalars, "stack")

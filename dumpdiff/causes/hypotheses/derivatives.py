@@ -1,7 +1,8 @@
 """Gradients of activations: the derivative is taken of another number than the input.
 
 Backward passes by hand use the result of an activation where that is shorter: 1 - tanh(x)^2. A
-result that is taken for the input, or an input for the result, gives another derivative.
+result that is taken for the input, or an input for the result, gives another derivative. That of x
+times a gate has two terms, of which one may be left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _DERIVATIVES_BY_RESULT: Mapping[str, Callable[[AnyArray], AnyArray]] = {
     "elu": lambda y: np.where(y > 0, 1.0, y + 1),
     "softplus": lambda y: -np.expm1(-y),
 }
+#: Activations that are their input times a gate, a function of the input.
+_GATED_KINDS = frozenset({"silu", "gelu", "mish", "hardswish"})
 #: Gradients and inputs that are tried.
 _MAX_GRADIENTS, _MAX_INPUTS = 4, 16
 
@@ -63,6 +66,22 @@ def _exchange_numbers(
                     "takes it at its input",
                     unchanged=unchanged,
                 )
+        if kind in _GATED_KINDS:
+            gate = np.divide(results[name], x, out=np.zeros_like(x), where=x != 0)
+            yield Candidate(
+                gradient * gate,
+                f"the derivative of {kind} with its gate as a constant",
+                "has that of the gate",
+                unchanged=unchanged,
+                cause="gradient-stopped",
+            )
+            yield Candidate(
+                unchanged - gradient * gate,
+                f"the derivative of the gate of {kind} alone",
+                "has the gate as well",
+                unchanged=unchanged,
+                cause="missing-term",
+            )
         if kind in _DERIVATIVES_BY_RESULT:
             yield Candidate(
                 gradient * _DERIVATIVES_BY_RESULT[kind](x),
