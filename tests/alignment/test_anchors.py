@@ -213,6 +213,27 @@ class TestByNearness:
         )
         assert anchors._are_near_by_chance(pairs, *values) == is_chance
 
+    @pytest.mark.parametrize(
+        ("first", "second", "is_paired"), [(1.4, 1.01, False), (1.01, 1.4, True)]
+    )
+    def test_results_of_other_turns_of_an_iteration_are_not_paired(self, first, second, is_paired):
+        """Both sides multiply by one weight twice; one result of the target is near the first."""
+        random = np.random.default_rng(4)
+        x, weight, y = random.standard_normal((3, 8, 8))
+        own = record_calls(
+            ("linear", (x + 1, weight), first * y), ("linear", (x + 2, weight), second * y)
+        )
+        other = record_calls(("linear", (x + 3, weight), y), ("linear", (x + 4, weight), 5 * x - y))
+        pairs = start_matching(own, other)
+        pairs.pair(
+            *(find_value(flow, "call.0", "input.1") for flow in (pairs.target, pairs.reference)),
+            "value",
+            1.0,
+        )
+        anchors.pair_by_near_value(pairs, runs_diverged=True)
+        value = find_value(pairs.reference, "call.0", "output.0")
+        assert (pairs.classes_r[value] >= 0) == is_paired
+
     def test_weights_that_were_initialized_alike_are_not_paired(self, trace):
         clean_trace = trace("pt_none")
         name = "Functional.linear.4.forward"

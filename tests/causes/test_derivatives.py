@@ -55,6 +55,25 @@ def test_the_input_may_be_taken_for_the_result() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("has_gate", "cause", "sentence"),
+    [
+        (
+            True,
+            "gradient-stopped",
+            "with its gate as a constant; the reference has that of the gate",
+        ),
+        (False, "missing-term", "of the gate of silu alone; the reference has the gate as well"),
+    ],
+)
+def test_one_term_of_a_gated_activation_may_be_left_out(has_gate, cause, sentence) -> None:
+    gate = 1 / (1 + np.exp(-X))
+    terms = GRADIENT * gate, GRADIENT * X * gate * (1 - gate)
+    name, text = explain("silu", terms[0] if has_gate else terms[1], terms[0] + terms[1])
+    assert name == cause
+    assert sentence in text
+
+
 def test_another_factor_is_no_derivative() -> None:
     faithful = GRADIENT * (1 - np.square(np.tanh(X)))
     assert explain("tanh", GRADIENT * RNG.random(X.shape), faithful) == ("", "")
