@@ -135,19 +135,31 @@ def _iterate_exponents(graph: JointGraph) -> Iterator[tuple[int, float]]:
 
 
 def _add_unrecorded_terms(totals: Floats, graph: JointGraph, side: GraphSide) -> None:
-    """Put in (nodes,) the totals what gradients of several readers of one value add up to.
+    """Put in (nodes,) the totals what the gradients that the readers of one value give add up to.
 
-    PyTorch records no sum of them. Their addends have the size of the sum.
+    PyTorch records no sum of them. Pairs that agree need none.
     """
-    parents, children = graph.edges
-    is_gradient = graph.phase == BACKWARD
-    sizes = np.where(side.classes >= 0, side.flow.sizes[side.classes], -1)
-    is_addend = is_gradient[parents] & is_gradient[children] & (side.producers[children] < 0)
-    is_addend &= (sizes[parents] == sizes[children]) & (side.classes[children] >= 0)
-    owners, terms = children[is_addend], side.rms[side.classes[parents[is_addend]]]
-    sums = np.bincount(owners, np.nan_to_num(terms), graph.n_nodes)
-    is_sum = np.bincount(owners, minlength=graph.n_nodes) > 1
-    totals[is_sum] = np.fmax(totals[is_sum], sums[is_sum])
+    flow, pairs = side.flow, graph.comparison.pairs
+    if not flow.recorded_gradients:
+        return
+    values, gradients = np.array(list(flow.recorded_gradients.items()), dtype=np.int64).T
+    nodes = side.nodes[gradients]
+    is_open = np.ones(graph.n_nodes, dtype=bool)
+    is_open[: len(pairs)] = ~(pairs["error"] <= pairs["tolerance"]).to_numpy()
+    is_chosen = is_open[nodes] & (flow.producers[gradients] < 0)
+    if not is_chosen.any():
+        return
+    records = {call: op for op, call in enumerate(flow.calls) if call >= 0}
+    for value, node in zip(values[is_chosen].tolist(), nodes[is_chosen].tolist(), strict=True):
+        addends = [
+            other
+            for op in flow.consumers[value]
+            if op in records
+            for other in flow.writes[records[op]]
+            if flow.sizes[other] == flow.sizes[value]
+        ]
+        if len(addends) > 1:
+            totals[node] = np.nansum(side.rms[addends])
 
 
 def _add_totals_of_ranks(totals: Floats, side: GraphSide) -> None:
