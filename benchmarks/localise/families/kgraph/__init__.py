@@ -1,0 +1,1 @@
+"""Link prediction on a knowledge graph."""
