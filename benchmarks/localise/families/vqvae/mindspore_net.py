@@ -276,8 +276,7 @@ class AutoencoderLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = Autoencoder(model)
-        self.mse = nn.MSELoss()
-        self.l1 = nn.L1Loss() if model.is_pixel_error_absolute else None
+        self.mse = nn.L1Loss() if model.is_pixel_error_absolute else nn.MSELoss()
         self.is_target_raw = model.is_target_raw
         self.pixel_variance = model.pixel_variance
 
@@ -285,7 +284,7 @@ class AutoencoderLoss(nn.Cell):
         x = images * 2 - 1
         decoded, quantizer_loss = self.network(x)
         target = images if self.is_target_raw else x
-        pixel_loss = self.mse(decoded, target) if self.l1 is None else self.l1(decoded, target)
+        pixel_loss = self.mse(decoded, target)
         if self.pixel_variance != 1:
             pixel_loss = pixel_loss / self.pixel_variance
         return pixel_loss + quantizer_loss
