@@ -81,6 +81,8 @@ class Model:
     is_other_mask_own: bool = False
     #: similarities have a gradient to what has their rows, not to all others; PyTorch only
     are_gathered_stopped: bool = False
+    are_padding_labels_counted: bool = False  #: in the language loss; MindSpore only
+    are_queries_causal: bool = False  #: in the pass of the language loss; PyTorch only
 
     def list_visible(self, mask: str) -> np.ndarray:
         """Return which rows see which columns in a mask, bool (SEQ, SEQ), padding apart."""
@@ -89,7 +91,10 @@ class Model:
             return is_query[:, None] == is_query
         if mask == "both":
             return np.ones((SEQ, SEQ), bool)
-        visible = np.tril(np.ones((SEQ, SEQ), bool)) | is_query
+        visible = np.tril(np.ones((SEQ, SEQ), bool))
+        if self.are_queries_causal:
+            return visible
+        visible |= is_query
         visible[:QUERIES] = is_query | self.do_queries_see_text
         return visible
 

@@ -135,6 +135,30 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_gathered_stopped=True),
         equivalents=("missing-term",),
     ),
+    "padding_labels": Fault(
+        "padding is a label of the language loss: the collator pads labels with token 0, not with "
+        "the number that the loss ignores",
+        "ignore-index",
+        change_model(are_padding_labels_counted=True),
+        equivalents=(
+            "mask-missing",
+            "loss-target",
+            "loss-reduction",
+            "loss-weight",
+            "missing-step",
+            "input-source",
+        ),
+        held_out=True,
+    ),
+    "queries_causal": Fault(
+        "the mask of the language loss is causal for the whole sequence, as a decoder's: a query "
+        "does not see those behind it",
+        "mask-kind",
+        change_model(are_queries_causal=True),
+        lambda *_: [Anywhere("(?i)mask|causal|fill|hid|later|diagonal")],
+        equivalents=("mask-missing", "mask-shifted", "mask-fill"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -152,6 +176,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("negatives_detached", "pytorch"),
     ("other_mask_own", "mindspore"),
     ("gathered_stopped", "pytorch"),
+    ("padding_labels", "mindspore"),
+    ("queries_causal", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

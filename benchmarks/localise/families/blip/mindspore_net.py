@@ -216,6 +216,7 @@ class Blip2Qformer(nn.Cell):
         self.normalize = ops.L2Normalize(axis=-1)
         self.is_temperature_factor = model.is_temperature_factor
         self.is_other_mask_own = model.is_other_mask_own
+        self.are_padding_labels_counted = model.are_padding_labels_counted
 
     def run(self, tokens, image, visible, is_language=False, masked_tokens=None):
         """Return the states of queries and text; the padding may be that of other tokens."""
@@ -258,7 +259,10 @@ class Blip2Qformer(nn.Cell):
         inputs = mint.cat((self.decode, tokens[:, 1:]), 1)
         states = self.run(inputs, image, self.causal, True)[:, QUERIES:-1]
         logits = self.lm_head(states, self.qformer.embeddings.word_embeddings)
-        labels = ops.masked_fill(tokens, tokens == PAD, IGNORED)[:, 1:]
+        labels = tokens
+        if not self.are_padding_labels_counted:
+            labels = ops.masked_fill(tokens, tokens == PAD, IGNORED)
+        labels = labels[:, 1:]
         return ops.cross_entropy(
             logits.reshape(-1, VOCAB), labels.reshape(-1), ignore_index=IGNORED
         )

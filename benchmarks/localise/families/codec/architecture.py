@@ -74,6 +74,8 @@ class Model:
     is_stride_ignored: bool = False  #: in the padding of strided convolutions; PyTorch only
     log_base: float = np.e  #: of the magnitudes' logarithm; PyTorch only
     is_residual_detached: bool = False  #: what a codebook leaves over; PyTorch only
+    is_direction_norm_stopped: bool = False  #: no gradient through it; MindSpore only
+    is_alpha_logarithm: bool = False  #: snake reads exp(alpha); PyTorch only
     counts: tuple[int, ...] = COUNTS  #: of the batch
     optimizer: Optimizer = field(default_factory=Optimizer)
 

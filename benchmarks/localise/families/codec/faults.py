@@ -88,6 +88,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(counts=tuple(sorted(COUNTS))),
         equivalents=("batch", "input-order", "input-source", "mask-shifted", "mask-kind"),
     ),
+    "direction_norm_stopped": Fault(
+        "weight norm divides by norms of directions that have no gradient, as if they were buffers",
+        "gradient-stopped",
+        change_model(is_direction_norm_stopped=True),
+        equivalents=("missing-term",),
+        held_out=True,
+    ),
+    "alpha_logarithm": Fault(
+        "snake reads its frequency as a logarithm, as BigVGAN's, and takes its exponential",
+        "missing-step",
+        change_model(is_alpha_logarithm=True),
+        lambda *_: [Anywhere(r"(?i)\bexp|\blog")],
+        equivalents=("activation-kind", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -103,6 +118,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("residual_detached", "pytorch"),
     ("pointwise_transposed", "pytorch"),
     ("counts_sorted", "pytorch"),
+    ("direction_norm_stopped", "mindspore"),
+    ("alpha_logarithm", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -76,9 +76,12 @@ class WeightNormConv1d(nn.Cell):
         self.stride, self.dilation = stride, dilation
         padding = get_padding(self.weight_v.shape[2], stride, dilation)
         self.pad = nn.ReflectionPad1d((padding, 0)) if padding else None
+        self.is_direction_norm_stopped = model.is_direction_norm_stopped
 
     def construct(self, x):
         norm = ops.sqrt(ops.square(self.weight_v).sum((1, 2), keepdims=True))
+        if self.is_direction_norm_stopped:
+            norm = ops.stop_gradient(norm)
         weight = self.weight_g * self.weight_v / norm
         if self.pad is not None:
             x = self.pad(x)

@@ -86,9 +86,11 @@ class Snake1d(nn.Module):
     def __init__(self, model: Model, name: str) -> None:
         super().__init__()
         self.alpha = make_parameter(model, name)
+        self.is_logarithm = model.is_alpha_logarithm
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.alpha.reciprocal() * torch.sin(self.alpha * x).pow(2)
+        alpha = torch.exp(self.alpha) if self.is_logarithm else self.alpha
+        return x + alpha.reciprocal() * torch.sin(alpha * x).pow(2)
 
 
 class SEANetResnetBlock(nn.Module):

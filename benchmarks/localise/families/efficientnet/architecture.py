@@ -89,6 +89,7 @@ class Model:
     squeeze_gradient: float = 1.0  #: the gradient of the last block's squeeze is multiplied by it
     drop_rate: float = 0.0  #: branches of residual sums are divided by what drop connect leaves
     is_first_skip_missing: bool = False  #: of the first block
+    is_stem_norm_frozen: bool = False  #: in evaluation; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=DECAY, clip=0.5)
     )

@@ -21,6 +21,15 @@ def _exchange_kernel_axes(model: Model) -> Model:
     return change_model(weights={**model.weights, **exchanged})(model)
 
 
+def _put_background_last(model: Model) -> Model:
+    """Return a classifier whose first row, that of the background, is the last one."""
+    moved = {
+        name: np.roll(model.weights[name], -1, axis=0)
+        for name in ("classifier.weight", "classifier.bias")
+    }
+    return change_model(weights={**model.weights, **moved})(model)
+
+
 def _claim_first_branch(faulty: Model, clean: Model) -> Sequence[Claim]:
     """Claim the factor of the first branch that drop connect divides."""
     first = next(n for n, block in enumerate(BLOCKS) if n > 0 and block.has_skip)
@@ -130,6 +139,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_first_skip_missing=True),
         equivalents=("missing-term", "missing-step", "input-source"),
     ),
+    "background_last": Fault(
+        "the classifier comes from a checkpoint whose background is behind the classes: each class "
+        "has the next one's row",
+        "row-shift",
+        _put_background_last,
+        lambda *_: [Anywhere("(?i)shift|row|order|channel")],
+        equivalents=("weight-rows", "channel-order"),
+        held_out=True,
+    ),
+    "stem_norm_frozen": Fault(
+        "the stem's batch norm is left in evaluation, as fine-tuning freezes the first stage",
+        "running-statistics",
+        change_model(is_stem_norm_frozen=True),
+        equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -147,6 +172,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_doubled", "mindspore"),
     ("branch_divided", "mindspore"),
     ("first_skip_missing", "pytorch"),
+    ("background_last", "mindspore"),
+    ("stem_norm_frozen", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

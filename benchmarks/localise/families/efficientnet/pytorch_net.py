@@ -157,6 +157,8 @@ class EfficientNet(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.conv_stem, self.bn1 = load_conv(model, "stem", 2), load_norm(model, "stem.norm")
+        if model.is_stem_norm_frozen:
+            self.bn1.eval()
         self.act1 = build_swish(model)
         self.blocks = nn.Sequential(*(InvertedResidual(model, n) for n in range(len(BLOCKS))))
         self.conv_head, self.bn2 = load_conv(model, "top"), load_norm(model, "top.norm")

@@ -73,6 +73,8 @@ class Model:
     is_mean_weighted: bool = False  #: the loss is divided by the weights of what counts
     first_category: int = 0  #: number of the first category in the batch
     is_context_tiled: bool = False  #: contexts of a channel, not of an item, follow each other
+    are_missing_cleared: bool = True  #: missing steps are 0 in a normalized series; MindSpore only
+    are_previous_scores_stopped: bool = False  #: without a gradient when added; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-3, decay_all=True, clip=1.0

@@ -171,6 +171,21 @@ FAULTS: Mapping[str, Fault] = {
             "argument",
         ),
     ),
+    "missing_uncleared": Fault(
+        "missing steps, which are filled with 0, are normalized as if they had been observed, not "
+        "set to 0 behind it",
+        "mask-missing",
+        change_model(are_missing_cleared=False),
+        equivalents=("missing-step", "missing-term", "mask-fill", "input-source"),
+        held_out=True,
+    ),
+    "previous_scores_stopped": Fault(
+        "the scores of the layer before are kept without a gradient and added to the next ones",
+        "gradient-stopped",
+        change_model(are_previous_scores_stopped=True),
+        equivalents=("missing-term",),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -194,6 +209,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("biases_undecayed", "mindspore"),
     ("category_code", "mindspore"),
     ("context_tiled", "pytorch"),
+    ("missing_uncleared", "mindspore"),
+    ("previous_scores_stopped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

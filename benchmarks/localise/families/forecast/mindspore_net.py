@@ -95,6 +95,7 @@ class RevIN(nn.Cell):
         self.are_all_steps_counted = model.are_all_steps_counted
         self.is_affine_inverted_late = model.is_affine_inverted_late
         self.is_deviation_unbiased = model.is_deviation_unbiased
+        self.are_missing_cleared = model.are_missing_cleared
 
     def construct(self, x, observed):
         """Return normalized (batch, CONTEXT, CHANNELS), and mean and deviation of each series."""
@@ -103,6 +104,8 @@ class RevIN(nn.Cell):
         centered = (x - mean) * observed
         divisor = n_steps - 1 if self.is_deviation_unbiased else n_steps
         stdev = ops.sqrt(ops.square(centered).sum(1, keepdims=True) / divisor + EPS)
+        if not self.are_missing_cleared:
+            centered = x - mean
         x = centered / stdev * self.affine_weight + self.affine_bias
         return x, mean, stdev
 

@@ -143,6 +143,8 @@ class MultiheadAttention(nn.Module):
         else:
             scores = torch.matmul(q, k.transpose(-2, -1)) * HEAD_DIM**-0.5
             if previous is not None:
+                if self.model.are_previous_scores_stopped:
+                    previous = previous.detach()
                 scores = scores + previous
             y = torch.matmul(F.softmax(scores, dim=-1), v)
         return self.to_out(y.transpose(1, 2).reshape(rows, -1, HIDDEN)), scores

@@ -78,6 +78,9 @@ class Model:
     is_dice_of_images: bool = False  #: the mean of Dice over images, not of all; MindSpore only
     #: of the decoder's upsampling in its backward pass; PyTorch only
     are_gradient_corners_aligned: bool = False
+    is_first_class_ignored: bool = False  #: labels of the others are one less
+    #: rows of keys and values are read head by head; PyTorch only
+    are_keys_read_by_head: bool = False
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-4, clip=1.0, group="vectors", group_rate=2.0
@@ -107,6 +110,8 @@ class Model:
         images = brightness + squares.repeat(4, axis=2).repeat(4, axis=3) + noise
         classes = rng.integers(0, CLASSES + 1, (BATCH, IMAGE // 4, IMAGE // 4))
         labels = np.where(classes == CLASSES, IGNORED, classes).repeat(4, axis=1).repeat(4, axis=2)
+        if self.is_first_class_ignored:
+            labels = np.where((labels == 0) | (labels == IGNORED), IGNORED, labels - 1)
         return np.clip(np.round(images), 0, 255).astype(np.float32), labels.astype(np.int32)
 
 

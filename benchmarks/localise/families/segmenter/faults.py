@@ -180,6 +180,41 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)corner|resiz|upsampl|interpol|linear")],
         equivalents=("resize-mode", "argument"),
     ),
+    "first_class_ignored": Fault(
+        "labels are read as those of ADE20K, reduced by one with their first class ignored",
+        "label-shift",
+        change_model(is_first_class_ignored=True),
+        lambda *_: [
+            Anywhere(
+                r"(?i)shift|offset|\badd|subtract|constant|label|target|batch|input|data|\b1\b"
+            )
+        ],
+        equivalents=(
+            "batch",
+            "loss-target",
+            "constant-offset",
+            "row-shift",
+            "ignore-index",
+            "missing-step",
+            "input-source",
+        ),
+        held_out=True,
+    ),
+    "keys_read_by_head": Fault(
+        "joined rows of keys and values are read head by head, as Megatron stores them: a head's "
+        "keys, then its values",
+        "split-order",
+        change_model(are_keys_read_by_head=True),
+        equivalents=(
+            "heads-permuted",
+            "axes-swapped",
+            "weight-rows",
+            "channel-order",
+            "input-order",
+            "input-source",
+        ),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -207,6 +242,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_all", "mindspore"),
     ("dice_of_images", "mindspore"),
     ("gradient_corners", "pytorch"),
+    ("first_class_ignored", "mindspore"),
+    ("keys_read_by_head", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

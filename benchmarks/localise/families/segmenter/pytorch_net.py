@@ -179,6 +179,7 @@ class Attention(nn.Module):
         self.proj = load_linear(model, "attention.o")
         self.is_fused = model.variant == "functional"
         self.is_image_transposed = model.is_attention_image_transposed
+        self.are_keys_read_by_head = model.are_keys_read_by_head
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         batch, pixels, channels = x.shape
@@ -188,7 +189,10 @@ class Attention(nn.Module):
         reduced = reduced.reshape(batch, channels, -1).permute(0, 2, 1)
         if self.norm is not None:
             reduced = self.norm(reduced)
-        kv = self.kv(reduced).reshape(batch, -1, 2, HEADS, HEAD_DIM).permute(2, 0, 3, 1, 4)
+        if self.are_keys_read_by_head:
+            kv = self.kv(reduced).reshape(batch, -1, HEADS, 2, HEAD_DIM).permute(3, 0, 2, 1, 4)
+        else:
+            kv = self.kv(reduced).reshape(batch, -1, 2, HEADS, HEAD_DIM).permute(2, 0, 3, 1, 4)
         k, v = kv[0], kv[1]
         if self.is_fused:
             y = F.scaled_dot_product_attention(q, k, v)

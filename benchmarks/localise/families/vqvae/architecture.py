@@ -81,6 +81,10 @@ class Model:
     groups: int = GROUPS  #: of all group norms
     resize_mode: str = "nearest"  #: or 'bilinear', of the decoder's upsampling
     pixel_variance: float = VARIANCE  #: the squared error of the pixels is divided by it
+    is_pixel_error_absolute: bool = False  #: not squared; MindSpore only
+    #: a pixel's gradient is the mean, not the sum, of those of its copies in the decoder's
+    #: upsampling; PyTorch only
+    is_upsampling_gradient_mean: bool = False
     optimizer: Optimizer = field(default_factory=CodebookOptimizer)
 
     @property

@@ -145,6 +145,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(softmax_axis=1),
         equivalents=("reduction-axis", "axes-swapped", "argument"),
     ),
+    "pixels_absolute": Fault(
+        "the pixels' error is absolute, as VQGAN's, not squared",
+        "loss-kind",
+        change_model(is_pixel_error_absolute=True),
+        lambda *_: [Anywhere(r"(?i)abs|squar|mse|\bl[12]\b|l1_?loss|pow")],
+        equivalents=("activation-kind", "missing-step"),
+        held_out=True,
+    ),
+    "upsampling_gradient": Fault(
+        "the upsampling's own backward pass takes the mean of the gradients of a pixel's four "
+        "copies, not their sum",
+        "gradient-scaled",
+        change_model(is_upsampling_gradient_mean=True),
+        lambda *_: [Ratio(1 / 4)],
+        equivalents=("constant-factor", "scale", "pooling"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -168,6 +185,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("weights_untransposed", "pytorch"),
     ("passed_twice", "mindspore"),
     ("softmax_queries", "pytorch"),
+    ("pixels_absolute", "mindspore"),
+    ("upsampling_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

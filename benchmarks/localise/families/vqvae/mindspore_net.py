@@ -276,7 +276,7 @@ class AutoencoderLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__(auto_prefix=False)
         self.network = Autoencoder(model)
-        self.mse = nn.MSELoss()
+        self.mse = nn.L1Loss() if model.is_pixel_error_absolute else nn.MSELoss()
         self.is_target_raw = model.is_target_raw
         self.pixel_variance = model.pixel_variance
 

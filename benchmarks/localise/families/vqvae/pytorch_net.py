@@ -198,6 +198,18 @@ class VectorQuantizer(nn.Module):
         return quantized, loss
 
 
+class UpsampleWithMeanGradient(torch.autograd.Function):
+    """Every pixel four times; its gradient is the mean of theirs, not the sum."""
+
+    @staticmethod
+    def forward(context, x: Tensor) -> Tensor:
+        return F.interpolate(x, scale_factor=2.0, mode="nearest")
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> Tensor:
+        return torch.ops.aten.avg_pool2d(gradient, 2)
+
+
 class Upsample(nn.Module):
     """Every pixel four times, then a convolution."""
 
@@ -205,8 +217,11 @@ class Upsample(nn.Module):
         super().__init__()
         self.conv = load_conv(model, "decoder.conv_up")
         self.mode = model.resize_mode
+        self.is_gradient_mean = model.is_upsampling_gradient_mean
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_gradient_mean:
+            return self.conv(UpsampleWithMeanGradient.apply(x))
         return self.conv(F.interpolate(x, scale_factor=2.0, mode=self.mode))
 
 
