@@ -148,7 +148,6 @@ FAULTS: Mapping[str, Fault] = {
             "missing-step",
             "input-source",
         ),
-        held_out=True,
     ),
     "queries_causal": Fault(
         "the mask of the language loss is causal for the whole sequence, as a decoder's: a query "
@@ -157,7 +156,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_queries_causal=True),
         lambda *_: [Anywhere("(?i)mask|causal|fill|hid|later|diagonal")],
         equivalents=("mask-missing", "mask-shifted", "mask-fill"),
-        held_out=True,
     ),
 }
 

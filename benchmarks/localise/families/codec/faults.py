@@ -93,7 +93,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_direction_norm_stopped=True),
         equivalents=("missing-term",),
-        held_out=True,
     ),
     "alpha_logarithm": Fault(
         "snake reads its frequency as a logarithm, as BigVGAN's, and takes its exponential",
@@ -101,7 +100,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_alpha_logarithm=True),
         lambda *_: [Anywhere(r"(?i)\bexp|\blog")],
         equivalents=("activation-kind", "input-source"),
-        held_out=True,
     ),
 }
 

@@ -146,14 +146,12 @@ FAULTS: Mapping[str, Fault] = {
         _put_background_last,
         lambda *_: [Anywhere("(?i)shift|row|order|channel")],
         equivalents=("weight-rows", "channel-order"),
-        held_out=True,
     ),
     "stem_norm_frozen": Fault(
         "the stem's batch norm is left in evaluation, as fine-tuning freezes the first stage",
         "running-statistics",
         change_model(is_stem_norm_frozen=True),
         equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
-        held_out=True,
     ),
 }
 

@@ -177,14 +177,12 @@ FAULTS: Mapping[str, Fault] = {
         "mask-missing",
         change_model(are_missing_cleared=False),
         equivalents=("missing-step", "missing-term", "mask-fill", "input-source"),
-        held_out=True,
     ),
     "previous_scores_stopped": Fault(
         "the scores of the layer before are kept without a gradient and added to the next ones",
         "gradient-stopped",
         change_model(are_previous_scores_stopped=True),
         equivalents=("missing-term",),
-        held_out=True,
     ),
 }
 

@@ -198,7 +198,6 @@ FAULTS: Mapping[str, Fault] = {
             "missing-step",
             "input-source",
         ),
-        held_out=True,
     ),
     "keys_read_by_head": Fault(
         "joined rows of keys and values are read head by head, as Megatron stores them: a head's "
@@ -213,7 +212,6 @@ FAULTS: Mapping[str, Fault] = {
             "input-order",
             "input-source",
         ),
-        held_out=True,
     ),
 }
 

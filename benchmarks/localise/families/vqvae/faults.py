@@ -151,7 +151,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_pixel_error_absolute=True),
         lambda *_: [Anywhere(r"(?i)abs|squar|mse|\bl[12]\b|l1_?loss|pow")],
         equivalents=("activation-kind", "missing-step"),
-        held_out=True,
     ),
     "upsampling_gradient": Fault(
         "the upsampling's own backward pass takes the mean of the gradients of a pixel's four "
@@ -160,7 +159,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_upsampling_gradient_mean=True),
         lambda *_: [Ratio(1 / 4)],
         equivalents=("constant-factor", "scale", "pooling"),
-        held_out=True,
     ),
 }
 
