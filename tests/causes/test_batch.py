@@ -68,3 +68,19 @@ def test_a_part_that_one_side_takes_of_its_inputs_is_of_the_batch_too():
 
 def test_inputs_of_which_nothing_is_equal_are_not_said_to_be_another_batch():
     assert explain_input(RNG.standard_normal((5, 4)), RNG.standard_normal((5, 4))) == ()
+
+
+def test_columns_may_be_normalized_otherwise():
+    faithful = np.random.default_rng(5).standard_normal((12, 3))
+    faulty = faithful * [2.0, 0.5, 3.0] + [0.5, 1.0, -1.0]
+    cause = explain_input(faulty, faithful)[0]
+    assert cause.name == "batch"
+    assert "times [2, 0.5, 3], plus [0.5, 1, -1]" in cause.text
+
+
+def test_one_number_that_equals_its_neighbour_is_no_padding():
+    faithful = np.random.default_rng(5).standard_normal((4, 3))
+    faulty = faithful.copy()
+    faulty[2, 1] = faulty[1, 1]
+    cause = explain_input(faulty, faithful)[0]
+    assert cause.name == "batch"

@@ -14,6 +14,7 @@ from ..parameter_fit import fit_factor
 #: Elements of inputs from which on a factor that explains them all is no accident, and channels
 #: that have a mean and a deviation of their own.
 _MIN_ELEMENTS, _MAX_CHANNELS = 16, 16
+_MIN_ELEMENTS_OF_LINE = 4
 #: Relative difference of a factor from the inverse of a whole number that is rounding.
 _EQUAL_FACTORS = 1e-5
 
@@ -55,8 +56,10 @@ def suggest_scaled_batch(case: FaultCase) -> Iterator[Candidate]:
         unchanged=faithful,
         cause="constant-factor",
     )
-    if faithful.ndim < 3 or faithful.shape[1] > _MAX_CHANNELS:
+    if faithful.ndim < 2 or faithful.shape[1] > _MAX_CHANNELS:
         return
+    if faithful.size < _MIN_ELEMENTS_OF_LINE * faithful.shape[1]:
+        return  # a line goes through few points by chance
     channels = np.moveaxis(faithful, 1, 0).reshape(faithful.shape[1], -1)
     faulty_channels = np.moveaxis(case.faulty, 1, 0).reshape(channels.shape)
     if not np.isfinite([channels, faulty_channels]).all() or np.ptp(channels, axis=1).min() == 0:
@@ -90,7 +93,11 @@ def suggest_changed_batch(case: FaultCase) -> Iterator[Candidate]:
     for axis in range(faithful.ndim):
         for values, others, is_faulty in ((faulty, faithful, True), (faithful, faulty, False)):
             fill = others[is_changed]
-            if np.ptp(fill) == 0 and _flag_repeated(values, axis)[is_changed].all():
+            if (
+                n_changed > 1
+                and np.ptp(fill) == 0
+                and _flag_repeated(values, axis)[is_changed].all()
+            ):
                 texts = [f"{fill[0]:g}", f"the number before along axis {axis}"]
                 own, other = texts[::-1] if is_faulty else texts
                 description = f"{numbers} of the input are {own}"

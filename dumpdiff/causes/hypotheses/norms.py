@@ -34,6 +34,8 @@ _DIVISOR_TEXTS = {"n": "divides by n", "n - 1": "divides by n - 1", "1": "has th
 _DIVISOR_SHARE = 1 / 3
 #: Relative L2 of the means of rows without a mean: a layer norm of these is an RMS norm.
 _CENTERED_DISTANCE = 1e-5
+#: Losses of labels from 0 to 1: what is added to these is no epsilon.
+LABEL_LOSSES = {"bce_loss"}
 _LAST_AXIS, _IMAGE_AXES = (-1,), (0, 2, 3)
 
 
@@ -42,7 +44,7 @@ def suggest_epsilon_in_sum(case: FaultCase) -> Iterator[Candidate]:
     if case.faithful.size < _MIN_VALUES or not case.consumer_kinds & _ROOT_KINDS:
         return
     is_computed = not case.is_source and not case.is_discrete
-    if case.phase == BACKWARD or not is_computed:
+    if case.phase == BACKWARD or not is_computed or case.consumer_kinds & LABEL_LOSSES:
         return
     for variance in case.find_same_size_arrays():
         faithful_eps = float(np.mean(case.faithful.reshape(-1) - variance.reshape(-1)))

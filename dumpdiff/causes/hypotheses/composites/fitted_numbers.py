@@ -16,6 +16,7 @@ from ...parameter_fit import MIN_FITTED, fit_number
 from ...region import Region, Step
 from ..attention import SCORE_KINDS
 from ..factors import read_log_base
+from ..norms import LABEL_LOSSES
 from .change import Change, compute_with, list_floating_inputs
 from .parts import feeds_gate
 from .quantizers import scales_quantized
@@ -192,7 +193,9 @@ def name_argument(
         return "quantization-range" if are_levels else "quantization-scale", "the number"
     kinds_after = region.find_kinds_after(number) | case.consumer_kinds
     is_small = 0 <= recorded < 0.5 and 0 <= value < 1
-    is_under_root = step.kind == "add" and bool(kinds_after & _ROOT_KINDS)
+    is_addend = step.kind == "add"
+    is_of_labels = is_addend and bool(kinds_after & LABEL_LOSSES)
+    is_under_root = is_addend and not is_of_labels and bool(kinds_after & _ROOT_KINDS)
     if is_small and (is_under_root or step.kind.endswith("norm")):
         return "epsilon", "epsilon"
     if _is_power(step, recorded) and kinds_after & _WAVE_KINDS:
@@ -202,7 +205,7 @@ def name_argument(
         return "mask-fill", "the fill"
     if step.kind in ("mul", "div"):
         return "scale" if kinds_after & SCORE_KINDS else "constant-factor", "the number"
-    return "argument", "the number"
+    return "constant-offset" if is_of_labels else "argument", "the number"
 
 
 def _is_power(step: Step, base: float) -> bool:

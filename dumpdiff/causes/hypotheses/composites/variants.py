@@ -107,6 +107,8 @@ def _name_variant(case: FaultCase, step: Step, name: str) -> str:
         return "padding-mode"
     if step.kind == "upsample":
         return "align-corners" if _is_other_alignment(step.interpretation, name) else "resize-mode"
+    if step.kind == "grid_sample":
+        return _name_other_sampling(step.interpretation, name)
     return _VARIANT_CAUSES.get(step.kind, "")
 
 
@@ -115,6 +117,22 @@ def _is_other_alignment(way: str, other_way: str) -> bool:
     parts = [text.partition(" with ") for text in (way, other_way)]
     has_same_mode = parts[0][0] == parts[1][0]
     return has_same_mode and all(option in ALIGNMENTS for _, _, option in parts)
+
+
+def _name_other_sampling(way: str, other_way: str) -> str:
+    """Return the cause of another way to read an image at places: 'mode, padding with alignment'.
+
+    '' if they differ in more than one of these.
+    """
+    if _is_other_alignment(way, other_way):
+        return "align-corners"
+    (mode, _, padding), (other_mode, _, other_padding) = (
+        text.partition(", ") for text in (way, other_way)
+    )
+    if mode == other_mode:
+        has_same_alignment = padding.partition(" ")[2] == other_padding.partition(" ")[2]
+        return "padding-mode" if has_same_alignment else ""
+    return "resize-mode" if padding == other_padding else ""
 
 
 def _find_shift(step: Step, name: str) -> int:
