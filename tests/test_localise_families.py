@@ -68,15 +68,15 @@ def test_a_net_of_one_family_is_no_source_of_another_recording() -> None:
         assert "families" not in file.parts
 
 
-def test_two_families_and_two_faults_of_six_others_are_held_out() -> None:
+def test_two_families_and_two_faults_of_six_others_are_held_out_or_nothing() -> None:
     held_out = {
         (case.model, case.fault)
         for case in faults.CASES
         if case.model in families.NAMES and case.held_out and not case.benign
     }
     others = [model for model, _ in held_out if model not in families.HELD_OUT]
-    assert len(families.HELD_OUT) == 2
-    assert sorted(Counter(others).values()) == 6 * [2]
+    counts = len(families.HELD_OUT), sorted(Counter(others).values())
+    assert counts in ((2, 6 * [2]), (0, []))
 
 
 def test_faults_of_the_update_are_recorded_with_it_next_to_a_pair_without_fault() -> None:

@@ -15,9 +15,9 @@ of the same arithmetic. Only the nets import a framework. The recording scripts 
 are those of all families.
 
 What was held out was opened for tuning on 26 November 2026, three times on 27 November, eleven
-times on 28 November, ten times on 29 November and twelve times on 30 November. What is held out now
-was written after that by people who had seen neither what dumpdiff answers to it nor the code that
-finds causes.
+times on 28 November, ten times on 29 November and twelve times on 30 November. What is held out
+is written by people who have seen neither what dumpdiff answers to it nor the code that finds
+causes. At present nothing is.
 """
 
 from __future__ import annotations
