@@ -11,7 +11,7 @@ import numpy as np
 
 from ..model.arrays import Flags, Floats, Ints
 from ..model.verdict import AGREEING, INCOMPARABLE, UNPAIRED
-from .error_bounds import build_carried_share_function
+from .error_shares import build_carried_share_function
 from .joint_graph import JointGraph
 
 #: States of values that were not compared; ancestries reach behind them.

@@ -20,7 +20,7 @@ from ..model.arrays import Flags, Floats
 from ..model.finding import Cause, Finding
 from ..model.trace import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 from ..model.verdict import AGREEING, RECONVERGED
-from .error_bounds import SCALING_KINDS
+from .cancellation import SCALING_KINDS
 from .joint_graph import JointGraph
 from .locations import MAX_NAMED_OPS
 from .states import States

@@ -13,7 +13,7 @@ from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, RECONVERGED
 from .ancestries import UNKNOWN
 from .compared_ends import mark_compared_at_ends
-from .error_bounds import build_visibility_function
+from .error_shares import build_visibility_function
 from .forward_walk import DIVERGED
 from .joint_graph import JointGraph
 from .unread_gradients import find_gradients_of_inputs, find_unread_gradients

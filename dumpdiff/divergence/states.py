@@ -31,8 +31,8 @@ from ..model.verdict import (
 from ..readers.call_records import is_in_place
 from ..rulebook import Rules
 from .ancestries import UNKNOWN, Ancestries
+from .cancellation import compute_cancellation
 from .contradictions import is_reversed_difference, restore_contradictions
-from .error_bounds import compute_cancellation
 from .forward_walk import (
     DIVERGED,
     Walk,

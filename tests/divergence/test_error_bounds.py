@@ -16,12 +16,9 @@ from traces import (
 )
 
 from dumpdiff import read
-from dumpdiff.divergence.error_bounds import (
-    _add_broadcast_terms,
-    build_visibility_function,
-    compute_cancellation,
-    compute_conditioning,
-)
+from dumpdiff.divergence.cancellation import _add_broadcast_terms, compute_cancellation
+from dumpdiff.divergence.error_bounds import compute_conditioning
+from dumpdiff.divergence.error_shares import build_visibility_function
 
 RESIDUAL, SILU, LINEAR = (
     "Tensor.__add__.4.forward",
