@@ -70,13 +70,27 @@ def find_rearranging_ops(
             op = _find_first_rearrangement(side, int(side.classes[node]), row)
             if op >= 0 and op not in found_ops:
                 found_ops.append(op)
-    for node in _list_exchanged_operands(graph, ancestors, ops):
-        origin = _find_exchange(graph, node)
+    origins = [
+        _find_exchange(graph, node) for node in _list_exchanged_operands(graph, ancestors, ops)
+    ]
+    for origin in (*origins, *_list_rearranged_wholes(graph, ancestors)):
         for side, found_ops in zip(graph.sides, rearranging_ops, strict=True):
             for op in _list_ops_before_exchange(graph, side, origin):
                 if op not in found_ops:
                     found_ops.append(op)
     return rearranging_ops
+
+
+def _list_rearranged_wholes(graph: JointGraph, ancestors: Sequence[int]) -> list[int]:
+    """Return the values in another order of which agreeing values are parts or rearrangements."""
+    agrees = graph.comparison.pairs["agrees"].to_numpy()
+    wholes = dict.fromkeys(
+        parent
+        for node in ancestors
+        for parent in graph.parents[node]
+        if parent < len(agrees) and not agrees[parent] and graph.phase[parent] == FORWARD
+    )
+    return [whole for whole in wholes if is_rearranged(graph, whole)]
 
 
 def _list_ops_before_exchange(graph: JointGraph, side: GraphSide, origin: int) -> list[int]:

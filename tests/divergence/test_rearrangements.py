@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from traces import (
     find_dependents,
@@ -13,6 +14,7 @@ from traces import (
     scale_tensors,
 )
 
+from dumpdiff.divergence import rearrangements
 from dumpdiff.divergence.rearrangements import find_misread_parts
 
 TRANSPOSE, PRODUCT = "Tensor.transpose.2.forward", "Torch.matmul.1.forward"
@@ -170,3 +172,18 @@ class TestMisreadPart:
 
     def test_parts_that_are_read_alike_name_no_op(self):
         assert find_misread_parts(self.make_graph(1), [1, 2], ([2], [2])) == ([], [])
+
+
+@pytest.mark.parametrize(("is_rearranged", "wholes"), [(True, [2]), (False, [])])
+def test_a_value_in_another_order_is_named_where_parts_of_it_are_read(
+    monkeypatch, is_rearranged, wholes
+):
+    """Both sides read parts 0 and 1 of value 2, which differs; value 3 agrees."""
+    pairs = pd.DataFrame({"agrees": [True, True, False, True]})
+    graph = SimpleNamespace(
+        comparison=SimpleNamespace(pairs=pairs),
+        parents=[(2,), (2, 3), (3,), ()],
+        phase=["forward"] * 4,
+    )
+    monkeypatch.setattr(rearrangements, "is_rearranged", lambda *_: is_rearranged)
+    assert rearrangements._list_rearranged_wholes(graph, [0, 1]) == wholes
