@@ -23,7 +23,7 @@ from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
 from ..graph.adjoints import MATRIX_PRODUCT_KINDS
 from ..model.arrays import AnyArray, Flags
-from ..model.recorded_shapes import have_one_order, load_readable_tensor
+from ..model.recorded_shapes import drop_unit_axes, have_one_order, load_readable_tensor
 from ..model.trace import FORWARD
 from ..model.verdict import AGREEING, INTRODUCED
 from .joint_graph import GraphSide, JointGraph
@@ -101,6 +101,8 @@ def _list_ops_before_exchange(graph: JointGraph, side: GraphSide, origin: int) -
     pairs = graph.comparison.pairs
     agrees = pairs["agrees"].to_numpy()
     ops = [side.find_producer(origin)]
+    if ops == [-1] and side.classes[origin] >= 0:
+        ops = list(side.flow.users[int(side.classes[origin])][:1])
     visited = [origin]
     for node in visited:  # grows while it is read
         for parent in graph.parents[node]:
@@ -136,14 +138,34 @@ def _list_exchanged_operands(
             size in plain_sizes
             or any(_is_broadcast(graph, node, ops, plain_size) for plain_size in plain_sizes)
             or _is_hidden_exchange(graph, node, layout)
+            or _is_multiplied(graph, node, ops)
             or (plain_sizes and _is_read_by(graph, node, ops, {_GATHERING_KIND}))
         )
     ]
 
 
+def _is_multiplied(graph: JointGraph, node: int, ops: tuple[Sequence[int], Sequence[int]]) -> bool:
+    """Return whether both sides have one shape of a value, and read it in a product of matrices.
+
+    A product that is given a transposed matrix of another shape transposes it back.
+    """
+    shape, other_shape = map(drop_unit_axes, _get_shapes(graph, node))
+    return shape == other_shape and _is_read_by(graph, node, ops, MATRIX_PRODUCT_KINDS)
+
+
+def _get_shapes(graph: JointGraph, node: int) -> list[tuple[int, ...]]:
+    """Return the shapes of the two tensors that were compared."""
+    pairs = graph.comparison.pairs
+    rows = pairs["target_tensor"].iat[node], pairs["reference_tensor"].iat[node]
+    return [
+        side.flow.tensors["shape"].iat[int(row)] or ()
+        for side, row in zip(graph.sides, rows, strict=True)
+    ]
+
+
 def _is_hidden_exchange(graph: JointGraph, node: int, layout: str) -> bool:
     """Return whether both sides have one shape, and another one if the axes are exchanged."""
-    shapes = [side.flow.shapes[int(side.classes[node])] or () for side in graph.sides]
+    shapes = _get_shapes(graph, node)
     order = [int(axis) for axis in layout.partition("(")[2].rstrip(")").split(",")]
     moved_side = int(not layout.startswith(_EXCHANGED))
     if len(shapes[moved_side]) != len(order):

@@ -187,3 +187,12 @@ def test_a_value_in_another_order_is_named_where_parts_of_it_are_read(
     )
     monkeypatch.setattr(rearrangements, "is_rearranged", lambda *_: is_rearranged)
     assert rearrangements._list_rearranged_wholes(graph, [0, 1]) == wholes
+
+
+def test_a_weight_with_exchanged_axes_is_named_by_its_first_reader():
+    graph = SimpleNamespace(
+        comparison=SimpleNamespace(pairs=pd.DataFrame({"agrees": [True]})), parents=[()]
+    )
+    flow = SimpleNamespace(users=[(4, 7)])
+    side = SimpleNamespace(flow=flow, classes=[0], find_producer=lambda _: -1)
+    assert rearrangements._list_ops_before_exchange(graph, side, 0) == [4]
