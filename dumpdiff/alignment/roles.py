@@ -16,6 +16,7 @@ import numpy as np
 
 from ..graph import Flow
 from ..model.arrays import Hashes, Ints
+from ..model.trace import BACKWARD
 from . import confidence
 from .anchors import has_conflicting_inputs
 from .matches import Matching
@@ -28,6 +29,8 @@ _MIN_PAIRS_WITHOUT_HOPS = 2
 _MIN_PAIRS = 1
 #: Share of a role's pairs that must lead to the same role of the other side, in both directions.
 _MIN_SHARE = 0.8
+#: Ops between a gradient and the paired ones that it follows from.
+_MAX_STEPS = 4
 _DIGITS = re.compile(r"\d+")
 
 
@@ -73,9 +76,47 @@ def _pair_role_members(matching: Matching, roles_t: Hashes, roles_r: Hashes, rad
         member_pairs += zip(members_t[role_t], members_r[role_r], strict=True)
     progress = False
     for t, r in matching.sort_pairs(member_pairs):
-        if matching.can_pair(t, r) and not has_conflicting_inputs(matching, t, r):
+        if not matching.can_pair(t, r) or has_conflicting_inputs(matching, t, r):
+            continue
+        if not _follow_from_other_gradients(matching, t, r):
             progress |= matching.pair(t, r, "role", role_confidence)
     return progress
+
+
+def separate_other_gradients(matching: Matching) -> None:
+    """Unpair gradients paired by their roles that follow from other ones, as later pairs show."""
+    for t in [value for value, evidence in matching.evidence.items() if evidence == "role"]:
+        r = int(matching.classes_t[t])
+        if r >= 0 and _follow_from_other_gradients(matching, t, r):
+            matching.unpair(t, r)
+
+
+def _follow_from_other_gradients(matching: Matching, t: int, r: int) -> bool:
+    """Return whether two gradients follow from paired ones, but from none in common.
+
+    One side may have more steps in between: those of layers alike have one role.
+    """
+    sources_t = _find_paired_gradients(matching.target, matching.classes_t, t)
+    sources_r = _find_paired_gradients(matching.reference, matching.classes_r, r)
+    partners_t = {int(matching.classes_t[value]) for value in sources_t}
+    return bool(sources_t and sources_r) and partners_t.isdisjoint(sources_r)
+
+
+def _find_paired_gradients(flow: Flow, partners: Ints, value: int) -> set[int]:
+    """Return the nearest paired gradients from which a gradient was computed; () is unknown."""
+    sources: set[int] = set()
+    front = {value} if flow.list_column("phase")[value] == BACKWARD else set()
+    for _ in range(_MAX_STEPS):
+        operands = {
+            operand
+            for result in front
+            if flow.producers[result] >= 0
+            for operand in flow.reads[int(flow.producers[result])]
+            if flow.list_column("phase")[operand] == BACKWARD
+        }
+        sources |= {operand for operand in operands if partners[operand] >= 0}
+        front = operands - sources
+    return sources
 
 
 def _learn_roles(

@@ -24,7 +24,7 @@ from .matches import Matching, NewWeight
 from .noise import find_agreeing_classes
 from .norm_results import pair_norm_results
 from .partial_sums import separate_partial_sums
-from .roles import pair_by_role
+from .roles import pair_by_role, separate_other_gradients
 from .sides import PreparedSide, prepare_side
 from .slot_pairs import SlotPair, find_slot_pairs
 from .structure import pair_by_structure, pair_idle_ops
@@ -165,14 +165,22 @@ def align_sides(target: PreparedSide, reference: PreparedSide, rules: Rules) -> 
     if pair_given_values(matching):
         pair_by_structure(matching)
     pair_idle_ops(matching)
-    separate_partial_sums(matching)
-    separate_circles(matching)
-    separate_copies(matching)
-    separate_shares(matching, gradients_t, gradients_r)
+    _separate_contradicted_pairs(matching, gradients_t, gradients_r)
     groups = find_fused_groups(
         matching, rules, (updates_t, updates_r), (gradients_t.by_value, gradients_r.by_value)
     )
     return _build_alignment(matching, groups, target, reference)
+
+
+def _separate_contradicted_pairs(
+    matching: Matching, gradients_t: Gradients, gradients_r: Gradients
+) -> None:
+    """Unpair what other pairs contradict."""
+    separate_partial_sums(matching)
+    separate_circles(matching)
+    separate_copies(matching)
+    separate_other_gradients(matching)
+    separate_shares(matching, gradients_t, gradients_r)
 
 
 def _build_alignment(

@@ -1,5 +1,7 @@
 """Ops are paired by position in repeated layers, as learned from layers that agree."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from traces import find_op, find_value, scale_result, start_matching
@@ -116,3 +118,32 @@ class TestTransfer:
         assert matching.classes_t[find_value(matching.target, name, "output.0")] == find_value(
             matching.reference, name, "output.0"
         )
+
+
+class TestGradientsOfOtherLayers:
+    """The target computes gradient 2 from 0 in two steps, the reference 1 from 0 in one."""
+
+    def make_matching(self, partner: int) -> SimpleNamespace:
+        """Return the matching in which gradient 0 of the target has a partner, -1 for none."""
+        target = SimpleNamespace(
+            producers=np.array([-1, 0, 1]), reads=[(0,), (1,)], list_column=self.list_phases
+        )
+        reference = SimpleNamespace(
+            producers=np.array([-1, 0, -1]), reads=[(0,)], list_column=self.list_phases
+        )
+        partners_r = np.array([-1, -1, -1])
+        partners_r[[0, partner]] = 0
+        return SimpleNamespace(
+            target=target,
+            reference=reference,
+            classes_t=np.array([partner, -1, -1]),
+            classes_r=partners_r,
+        )
+
+    def list_phases(self, _name: str) -> list[str]:
+        return 3 * ["backward"]
+
+    @pytest.mark.parametrize(("partner", "is_other"), [(0, False), (2, True), (-1, False)])
+    def test_gradients_from_other_ones_are_no_partners(self, partner, is_other):
+        matching = self.make_matching(partner)
+        assert roles._follow_from_other_gradients(matching, 2, 1) == is_other
