@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -191,6 +192,13 @@ class Flow:
         counts = [3 if shape is None else len(shape) for shape in self.shapes]
         flags: Flags = np.array(counts, dtype=np.int64) <= 2
         return flags
+
+    @cached_property
+    def counts_of_lone_vectors(self) -> Counter[int]:
+        """Length -> number of vectors of it that no op produced and only one op reads."""
+        is_lone = (self.producers < 0) & (self.consumers.counts == 1) & (self.sizes > 1)
+        shapes = (self.shapes[value] for value in np.flatnonzero(is_lone).tolist())
+        return Counter(shape[0] for shape in shapes if shape is not None and len(shape) == 1)
 
     @cached_property
     def is_passing(self) -> Flags:

@@ -22,6 +22,8 @@ from .slices import find_slices
 
 #: Numbers that are stacked; a single one would be the value itself.
 _MIN_STACK_SIZE = 2
+#: Vectors of one length from which on they are steps of a path, not weights.
+_MIN_STEPS = 4
 #: Names that APIs give sums and products of two values, element by element, without underscores.
 _ELEMENTWISE_NAMES = {"add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul",
                       "div", "truediv", "rtruediv", "itruediv", "multiply", "subtract", "divide",
@@ -285,7 +287,8 @@ def _is_parameter_like(flow: Flow, value: int) -> bool:
     This is a weight in API records, which do not name parameters. A matrix that is added to, or
     multiplied with, another one of its shape, element by element, is none: a weight lacks the axis
     of the batch. So a step of a sequence, or a gate that was cut from a projection, is no weight.
-    Nor is a vector that is combined with a computed one, such as the next step of a path.
+    Nor is a vector that is combined with a computed one, such as the next step of a path, if there
+    are several of its length: the weights of a loss are one.
     """
     shape = flow.shapes[value]
     if shape is None or len(shape) > 2:
@@ -299,7 +302,7 @@ def _is_parameter_like(flow: Flow, value: int) -> bool:
     if first_value == value:
         return False
     is_matrix = len(shape) == 2 and min(shape) > 1
-    is_vector = len(shape) == 1 and shape[0] > 1
+    is_vector = len(shape) == 1 and flow.counts_of_lone_vectors[shape[0]] >= _MIN_STEPS
     return not (
         first_value >= 0
         and (is_matrix or (is_vector and flow.producers[first_value] >= 0))
