@@ -326,8 +326,10 @@ def find_rewired_producers(
             twin = clean.slots.get((pairs[root], slot[row]), -1) if faulty.op[row] == root else -1
             rewired = twin >= 0 and clean.bits[twin] not in ("", faulty.bits[row])
             maker = faulty.makers[row]
+            if not rewired or maker < 0:
+                continue
             is_new = changed[row] == TOUCHED and pairs[faulty.op[maker]] < 0
-            if rewired and maker >= 0 and (changed[row] == SAME or is_new):
+            if changed[row] == SAME or is_new:
                 values.add(faulty.numbers[row])
     return {
         faulty.op[row]

@@ -7,7 +7,8 @@ opposite of one that an op computed, and the places of indices.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,12 +41,17 @@ def find_mask_sources(
     indices_of_size = _index_sizes(sizes, is_index)
     leaves = np.flatnonzero(is_mask & (producers < 0) & (first_reads >= 0))
     leaves = leaves[sizes[leaves] <= _MAX_ELEMENTS][:_MAX_MASKS]
+
+    @lru_cache(_MAX_CANDIDATES)  # masks of one size are compared with the same values
+    def load(value: int) -> AnyArray | None:
+        return load_readable_tensor(trace, int(tensors[value]))
+
     sources: dict[int, tuple[int, str]] = {}
     for mask in leaves.tolist():
         n_elements = int(sizes[mask])
         if n_elements not in masks_of_size and not _has_divisor(n_elements, indices_of_size):
             continue
-        array = _load(trace, int(tensors[mask]))
+        array = load_readable_tensor(trace, int(tensors[mask]))
         if array is None or array.all() or not array.any():
             continue
         wanted = [("opposite", array == 0, masks_of_size.get(n_elements, ()))]
@@ -59,7 +65,7 @@ def find_mask_sources(
                 for value in candidates
                 if value != mask and producers[value] < first_reads[mask]
             ]
-            source = _find_equal(trace, tensors, _sort_latest(earlier, producers), numbers)
+            source = _find_equal(load, _sort_latest(earlier, producers), numbers)
             if source >= 0:
                 sources[mask] = source, evidence
                 break
@@ -83,14 +89,12 @@ def _sort_latest(values: list[int], producers: Ints) -> list[int]:
     return sorted(values, key=producers.__getitem__)[: -_MAX_CANDIDATES - 1 : -1]
 
 
-def _find_equal(trace: Trace, tensors: Ints, values: Iterable[int], numbers: AnyArray) -> int:
+def _find_equal(
+    load: Callable[[int], AnyArray | None], values: Iterable[int], numbers: AnyArray
+) -> int:
     """Return the first value that holds some numbers in C order, -1 if none does."""
     for value in values:
-        other = _load(trace, int(tensors[value]))
+        other = load(value)
         if other is not None and np.array_equal(other.reshape(-1), numbers.reshape(-1)):
             return value
     return -1
-
-
-def _load(trace: Trace, tensor: int) -> AnyArray | None:
-    return load_readable_tensor(trace, tensor)

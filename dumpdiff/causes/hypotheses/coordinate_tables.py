@@ -6,7 +6,7 @@ last position. Each column of a table holds the coordinates of one axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,19 @@ class _Axis:
     n_coordinates: int
     places: Floats  #: (rows,) whole numbers from 0 on
 
-    def compute(self, first: float, step: float) -> Floats:
-        """Return (rows,) the column with another begin and distance."""
-        return first + step * self.places
+    def shift(self, n_steps: float) -> Floats:
+        """Return (rows,) the column that begins some steps further on."""
+        return self.first + self.step * (self.places + n_steps)
+
+    def take_centers(self) -> Floats:
+        """Return (rows,) the centers of cells between the first and the last coordinate."""
+        step = self.step * (self.n_coordinates - 1) / self.n_coordinates
+        return self.first + step * (self.places + 0.5)
+
+    def take_ends(self) -> Floats:
+        """Return (rows,) the coordinates from end to end of the cells that they are centers of."""
+        step = self.step * self.n_coordinates / (self.n_coordinates - 1)
+        return self.first - self.step / 2 + step * self.places
 
 
 def suggest_other_grid(case: FaultCase) -> Iterator[Candidate]:
@@ -58,19 +68,26 @@ def suggest_other_grid(case: FaultCase) -> Iterator[Candidate]:
     n_steps = float(np.round(2 * (faulty[0, number] - faithful[0, number]) / axis.step) / 2)
     if n_steps:
         yield Candidate(
-            _build_table(faithful, axes, n_steps).reshape(case.faithful.shape),
+            _build_table(case, {column: axis.shift(n_steps) for column, axis in axes.items()}),
             f"coordinates shifted by {n_steps:+g} of their distance",
             parameters={"offset": n_steps},
             unchanged=case.faithful,
             cause="position-offset",
         )
-    for has_centers, description, contrast in (
-        (True, "coordinates of the centers of cells", "has them from the first to the last one"),
-        (False, "coordinates from the first to the last one", "has those of the centers of cells"),
+    for take, description, contrast in (
+        (
+            _Axis.take_centers,
+            "coordinates of the centers of cells",
+            "has them from the first to the last one",
+        ),
+        (
+            _Axis.take_ends,
+            "coordinates from the first to the last one",
+            "has those of the centers of cells",
+        ),
     ):
-        table = _build_table(faithful, axes, 0.0, has_centers=has_centers)
         yield Candidate(
-            table.reshape(case.faithful.shape),
+            _build_table(case, {column: take(axis) for column, axis in axes.items()}),
             description,
             contrast,
             unchanged=case.faithful,
@@ -81,34 +98,26 @@ def suggest_other_grid(case: FaultCase) -> Iterator[Candidate]:
 def _find_axis(column: Floats) -> _Axis | None:
     """Return the coordinates of a column, None if they are not at equal distances."""
     coordinates = np.unique(column)
-    if len(coordinates) < _MIN_COORDINATES:
-        return None
     span = float(coordinates[-1] - coordinates[0])
     # rounding makes several numbers of one
-    coordinates = coordinates[
-        np.append(True, np.diff(coordinates) > _MAX_ERROR * span / len(column))
-    ]
-    n_coordinates = len(coordinates)
-    step = span / max(1, n_coordinates - 1)
-    places = (column - column.min()) / step
-    if n_coordinates < _MIN_COORDINATES or np.any(abs(places - np.round(places)) > _MAX_ERROR):
+    is_other = np.diff(coordinates) > _MAX_ERROR * span / len(column)
+    n_coordinates = 1 + int(is_other.sum())
+    if n_coordinates < _MIN_COORDINATES:
+        return None
+    step = span / (n_coordinates - 1)
+    places = (column - coordinates[0]) / step
+    if np.any(abs(places - np.round(places)) > _MAX_ERROR):
         return None
     return _Axis(float(coordinates[0]), step, n_coordinates, np.round(places))
 
 
-def _build_table(
-    table: Floats, axes: dict[int, _Axis], n_steps: float, has_centers: bool | None = None
-) -> AnyArray:
-    """Return a table whose coordinates are some steps further on, or of centers or of ends."""
-    changed = table.copy()
-    for column, axis in axes.items():
-        first, step, n_coordinates = axis.first + n_steps * axis.step, axis.step, axis.n_coordinates
-        if has_centers is not None:
-            span = step * (n_coordinates - 1 if has_centers else n_coordinates)
-            step = span / (n_coordinates if has_centers else n_coordinates - 1)
-            first = axis.first + (step / 2 if has_centers else -axis.step / 2)
-        changed[:, column] = axis.compute(first, step)
-    return changed
+def _build_table(case: FaultCase, columns: Mapping[int, Floats]) -> AnyArray:
+    """Return the faithful side's table with some columns of its last axis replaced."""
+    table = np.array(case.faithful, dtype=np.float64, order="C")
+    rows = table.reshape(len(next(iter(columns.values()))), -1)
+    for number, column in columns.items():
+        rows[:, number] = column
+    return table
 
 
 HYPOTHESES = (Hypothesis("position-offset", suggest_other_grid),)
