@@ -353,8 +353,10 @@ def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
     flow, nodes, n_pairs = side.flow, side.nodes, len(agrees)
     has_value = side.classes >= 0
     has_value[:n_pairs] &= ~agrees
+    values = np.maximum(side.classes, 0)
+    is_unread = (flow.producers[values] >= 0) & (flow.consumers.counts[values] == 0)
     edges: list[tuple[int, int]] = []
-    for node in np.flatnonzero(has_value).tolist():
+    for node in np.flatnonzero(has_value & is_unread).tolist():
         value = int(side.classes[node])
         results = find_unrecorded_results(flow, value) or find_gradient_sums(flow, value)
         if node < n_pairs:

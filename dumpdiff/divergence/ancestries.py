@@ -192,10 +192,10 @@ class Ancestries:
                 is_noise = state[parent] == AGREEING or parent in self._noisy_nodes
                 noises.append(share * (error if is_noise else self._known[parent].noise))
         return Ancestry(
-            _find_largest(agreeing_errors),
-            _find_largest(diverged_errors),
-            _find_largest(carried_errors),
-            _find_largest(noises),
+            find_largest(agreeing_errors),
+            find_largest(diverged_errors),
+            find_largest(carried_errors),
+            find_largest(noises),
             cancellation,
             tuple(sorted(ancestors, key=ranks.__getitem__)[-_MAX_REMEMBERED:]),
             select_region_ends(self._graph, sorted(unpaired_nodes, key=ranks.__getitem__)),
@@ -217,7 +217,8 @@ def select_region_ends(graph: JointGraph, nodes: Sequence[int]) -> tuple[int, ..
     return tuple(node for node in nodes if node in kept_nodes)
 
 
-def _find_largest(errors: list[float]) -> float:
+def find_largest(errors: Sequence[float]) -> float:
+    """Return the largest of the errors that are known, NaN if none is."""
     if not errors:
         return math.nan
     if len(errors) == 1:

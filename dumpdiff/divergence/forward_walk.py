@@ -12,7 +12,6 @@ import pandas as pd
 from ..comparison import NO_INFORMATION
 from ..comparison.new_weights import find_new_weight_rows
 from ..graph import find_common_dtype
-from ..graph.adjoints import VALUE_DEPENDENT_KINDS
 from ..model.arrays import Flags, Floats, Objects, wrap_object
 from ..model.dtypes import MASK_MAGNITUDE, get_unit_roundoff
 from ..model.trace import FORWARD, OPTIMIZER
@@ -25,7 +24,7 @@ from ..model.verdict import (
     UNPAIRED,
 )
 from ..rulebook import Rules
-from .ancestries import Ancestries
+from .ancestries import Ancestries, find_largest
 from .error_bounds import (
     compute_conditioning,
     compute_elementwise_errors,
@@ -317,14 +316,12 @@ def _find_input_error(
     """
     input_errors = [carried_error]
     for side in graph.sides:
-        producer = side.find_producer(node)
-        call = side.flow.calls[producer] if producer >= 0 else -1
-        if call < 0 or side.kinds[call] not in VALUE_DEPENDENT_KINDS:
-            continue
-        values = [*side.flow.operands[call], *side.flow.writes[call]]
-        nodes = side.nodes[values].tolist()
-        input_errors += [errors[value] for value in nodes if state[value] == AGREEING]
-    return float(np.fmax.reduce(input_errors))
+        call = side.value_dependent_calls[node]
+        if call >= 0:
+            values = [*side.flow.operands[call], *side.flow.writes[call]]
+            nodes = side.nodes[values].tolist()
+            input_errors += [errors[value] for value in nodes if state[value] == AGREEING]
+    return find_largest(input_errors)
 
 
 def _allow_kinks(

@@ -13,6 +13,7 @@ import numpy as np
 from ..comparison import Comparison
 from ..comparison.op_kinds import OpKinds
 from ..graph import Flow, find_common_dtype, list_kept_values
+from ..graph.adjoints import VALUE_DEPENDENT_KINDS
 from ..model.arrays import Flags, Floats, Ints, Objects, view_numbers
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
@@ -42,6 +43,17 @@ class GraphSide:
         """(nodes,) op that produced each node's value, -1 if none did."""
         producers: Ints = np.where(self.classes >= 0, self.flow.producers[self.classes], -1)
         return producers
+
+    @cached_property
+    def value_dependent_calls(self) -> Sequence[int]:
+        """(nodes,) the forward call with whose values a gradient is computed, -1 if there is none.
+
+        The record of a backward call does not name these values.
+        """
+        is_dependent = self.op_kinds.flag(VALUE_DEPENDENT_KINDS.__contains__)
+        calls = self.flow.trace.ops["forward"].to_numpy()
+        dependent_calls = np.where((calls >= 0) & is_dependent[calls], calls, -1)
+        return view_numbers(np.append(dependent_calls, -1)[self.producers])
 
     @cached_property
     def group_sizes(self) -> dict[int, int]:

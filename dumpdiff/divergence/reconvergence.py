@@ -71,6 +71,11 @@ def find_reconverged(
     leads_to_agreement: list[bool] = agrees.tolist()
     ranks = graph.ranks
     for node in reversed(graph.sort_nodes(~agrees)):
+        has_other_ends = node in unread_sums or node in removing_results
+        if state[node] in DIVERGED and not has_other_ends:
+            children = graph.children[node]
+            if not any(leads_to_agreement[end] or end in returned_nodes for end in children):
+                continue
         if _leads_nowhere(graph, node, state, unused_nodes):
             unused_nodes.add(node)
         sums = unread_sums.get(node, {})

@@ -40,8 +40,8 @@ def find_unread_gradients(
     for side, gradients in zip(
         graph.sides, graph.comparison.alignment.gradients or (), strict=False
     ):
-        for value, gradient in gradients.by_value.items():
-            node, gradient_node = int(side.nodes[value]), int(side.nodes[gradient])
+        table = np.array([*gradients.by_value.items()], dtype=np.int64).reshape(-1, 2)
+        for node, gradient_node in side.nodes[table].tolist():
             gradients_of[node].add(gradient_node)
             values_of[gradient_node].add(node)
         for (_, operand, _), term in gradients.by_edge.items():

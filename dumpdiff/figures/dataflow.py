@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from ..divergence.joint_graph import JointGraph
 from ..graph import Flow
-from ..model.arrays import Ints
+from ..model.arrays import Flags, Ints
+from ..model.int_lists import IntLists
 from ..model.trace import FORWARD
 
 
@@ -31,18 +34,37 @@ class Dataflow:
     """
 
     flow: Flow
-    computing: Sequence[bool]  #: (ops,) which of the trace's ops these are
-    links: tuple[Link, ...]
+    computing: Flags  #: (ops,) which of the trace's ops these are
+    link_table: Ints  #: (links, 4) in the order of the fields of :class:`Link`
+
+    @property
+    def links(self) -> list[Link]:
+        """All links."""
+        return self._list_links(slice(None))
+
+    def list_inputs(self, op: int) -> list[Link]:
+        """Return the links to an op; none for -1."""
+        return self._list_links(list(self._rows_by_consumer[op])) if op >= 0 else []
+
+    def list_outputs(self, op: int) -> list[Link]:
+        """Return the links from an op; none for -1."""
+        return self._list_links(list(self._rows_by_producer[op])) if op >= 0 else []
+
+    def _list_links(self, rows: slice | list[int]) -> list[Link]:
+        return [Link(*row) for row in self.link_table[rows].tolist()]
 
     @cached_property
-    def inputs(self) -> dict[int, list[Link]]:
-        """The links to each op."""
-        return _group_links((link.consumer, link) for link in self.links)
+    def _rows_by_consumer(self) -> IntLists:
+        return self._group_rows(self.link_table[:, 1])
 
     @cached_property
-    def outputs(self) -> dict[int, list[Link]]:
-        """The links from each op."""
-        return _group_links((link.producer, link) for link in self.links)
+    def _rows_by_producer(self) -> IntLists:
+        return self._group_rows(self.link_table[:, 0])
+
+    def _group_rows(self, ops: Ints) -> IntLists:
+        """Return the rows of the links of each op, and of each possible unrecorded one."""
+        n_ops = len(self.flow.phases) + len(self.flow.classes)
+        return IntLists.from_pairs(n_ops, ops, np.arange(len(ops)))
 
     def get_phase(self, op: int) -> str:
         """Return the phase of an op: forward, backward, ..."""
@@ -61,22 +83,21 @@ class Dataflow:
         ``value`` is one that no recorded op produces.
         """
         op = len(self.flow.phases) + value
-        recorded_consumers = self.flow.consumers[value]
-        consumers = [consumer for consumer in recorded_consumers if self.computing[consumer]]
-        other_links = []
-        input_links: dict[Link, None] = {}
-        for link in self.links:
-            if link.value != value:
-                other_links.append(link)
-            elif link.producer < min(consumers):
-                source = link.produced_value
-                input_links[Link(link.producer, op, source, source)] = None
+        consumers = [c for c in self.flow.consumers[value] if self.computing[c]]
+        is_of_value = self.link_table[:, 2] == value
+        input_links = dict.fromkeys(
+            Link(producer, op, source, source)
+            for producer, _, _, source in self.link_table[is_of_value].tolist()
+            if producer < min(consumers)
+        )
         output_links = [Link(op, consumer, value, value) for consumer in consumers]
-        return replace(self, links=(*other_links, *input_links, *output_links)), op
+        links = np.array([*input_links, *output_links], dtype=np.int64).reshape(-1, 4)
+        link_table = np.concatenate([self.link_table[~is_of_value], links])
+        return replace(self, link_table=link_table), op
 
     def is_produced(self, value: int) -> bool:
         """Return whether an op produced it, or received it as its gradient."""
-        return _find_producer(self.flow, value) >= 0
+        return bool(_find_producers(self.flow)[value] >= 0)
 
     def list_results(self, op: int) -> tuple[int, ...]:
         """Return the values that decide the state of an op.
@@ -98,57 +119,46 @@ def build_dataflows(graph: JointGraph) -> tuple[Dataflow, Dataflow]:
     )
 
 
-def _build_dataflow(flow: Flow, graph: JointGraph, node_of: Ints, class_of: Ints) -> Dataflow:
-    computing = _mark_computing_ops(flow)
-    nodes, classes, producers = node_of.tolist(), class_of.tolist(), flow.producers.tolist()
-    links: dict[Link, None] = {}
-    for consumer, values in enumerate(flow.reads):
-        if not computing[consumer]:
-            continue
-        for value in values:
-            if producers[value] >= 0:
-                sources = [value]
-            else:
-                sources = [classes[node] for node in graph.parents[nodes[value]]]
-            for source in sources:
-                producer = _find_producer(flow, source) if source >= 0 else -1
-                # A value that equals a later one by chance is not computed from it.
-                if 0 <= producer < consumer:
-                    links[Link(producer, consumer, value, source)] = None
-    return Dataflow(flow, computing, tuple(links))
+def _build_dataflow(flow: Flow, graph: JointGraph, nodes: Ints, classes: Ints) -> Dataflow:
+    computing = _flag_computing_ops(flow)
+    producers = _find_producers(flow)
+    is_read = computing[flow.reads.rows]
+    consumers, values = flow.reads.rows[is_read], flow.reads.values[is_read]
+    is_open = flow.producers[values] < 0
+    sources = graph.parents.take(nodes[values[is_open]])
+    # a value with a producer is its own source, the others have those of their node
+    rows = np.concatenate([np.flatnonzero(~is_open), np.flatnonzero(is_open)[sources.rows]])
+    produced_values = np.concatenate([values[~is_open], classes[sources.values]])
+    order = np.argsort(rows, kind="stable")
+    rows, produced_values = rows[order], produced_values[order]
+    link_producers = np.where(produced_values >= 0, producers[produced_values], -1)
+    links = np.stack([link_producers, consumers[rows], values[rows], produced_values], axis=1)
+    # A value that equals a later one by chance is not computed from it.
+    is_link = (links[:, 0] >= 0) & (links[:, 0] < links[:, 1])
+    return Dataflow(flow, computing, links[is_link])
 
 
-def _group_links(links_by_op: Iterable[tuple[int, Link]]) -> dict[int, list[Link]]:
-    groups: dict[int, list[Link]] = {}
-    for op, link in links_by_op:
-        groups.setdefault(op, []).append(link)
-    return groups
-
-
-def _mark_computing_ops(flow: Flow) -> list[bool]:
+def _flag_computing_ops(flow: Flow) -> Flags:
     """Return (ops,) whether an op produces a value or takes part in the backward pass."""
-    producers = set(flow.producers.tolist())
-    levels = flow.trace.ops["level"].tolist()
-    forward_ops = flow.trace.ops["forward"].tolist()
-    computing = []
-    for op, writes in enumerate(flow.writes):
-        has_results = bool(writes or forward_ops[op] >= 0)
-        computing.append(op in producers or (levels[op] == "op" and has_results))
-    return computing
+    is_producer = np.zeros(len(flow.reads), dtype=bool)
+    is_producer[flow.producers[flow.producers >= 0]] = True
+    has_results = (flow.writes.counts > 0) | (flow.trace.ops["forward"].to_numpy() >= 0)
+    flags: Flags = is_producer | (has_results & (flow.trace.ops["level"] == "op").to_numpy())
+    return flags
 
 
-def _find_producer(flow: Flow, value: int) -> int:
-    """Return the op that produced a value, -1 if unknown.
+def _find_producers(flow: Flow) -> Ints:
+    """Return (classes,) the op that produced each value, -1 if unknown.
 
     For a gradient whose producer was not recorded, this is the backward call that received it.
     """
-    producer = int(flow.producers[value])
-    if producer >= 0:
-        return producer
-    for op in flow.consumers[value]:
-        if _takes_gradient(flow, op):
-            return op
-    return -1
+    takes_gradient = ~flow.flag_phase(FORWARD) & (flow.trace.ops["forward"].to_numpy() >= 0)
+    is_taken = takes_gradient[flow.consumers.values]
+    takers = IntLists.from_pairs(
+        len(flow.classes), flow.consumers.rows[is_taken], flow.consumers.values[is_taken]
+    )
+    producers: Ints = np.where(flow.producers >= 0, flow.producers, takers.first_values)
+    return producers
 
 
 def _takes_gradient(flow: Flow, op: int) -> bool:

@@ -107,7 +107,7 @@ def _build_edges(sides: ComparedSides, side: int, drawn_ops: Sequence[int]) -> l
     flow, states = sides.flows[side], sides.value_states[side]
     edges = []
     for op in drawn_ops:
-        links = [link for link in flow.inputs.get(op, ()) if link.producer in positions]
+        links = [link for link in flow.list_inputs(op) if link.producer in positions]
         edges += [_build_edge(flow.flow, states, link, positions) for link in links]
     return edges
 

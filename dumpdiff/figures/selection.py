@@ -62,7 +62,6 @@ def _walk_from(
 ) -> Iterator[tuple[float, int, Unit]]:
     """Yield (distance, serial number, unit) in one direction, nearest first (Dijkstra)."""
     to_producers = direction == "producers"
-    tables = [flow.inputs if to_producers else flow.outputs for flow in flows]
     step_cost = 1.0 if to_producers else _CONSUMER_COST
     queue = [(0.0, number, unit) for number, unit in enumerate(seeds)]
     next_number = len(queue)
@@ -74,12 +73,13 @@ def _walk_from(
         visited.add(unit)
         yield distance, number, unit
         for side, flow in enumerate(flows):
-            for link in tables[side].get(unit[side], ()):
-                op = link.producer if to_producers else link.consumer
+            op = unit[side]
+            for link in flow.list_inputs(op) if to_producers else flow.list_outputs(op):
+                other_op = link.producer if to_producers else link.consumer
                 cost = step_cost
-                if flow.get_phase(op) != flow.get_phase(unit[side]):
+                if flow.get_phase(other_op) != flow.get_phase(op):
                     cost *= _PHASE_CHANGE_COST
-                neighbor = make_unit(partners, side, op)
+                neighbor = make_unit(partners, side, other_op)
                 heappush(queue, (distance + cost, next_number, neighbor))
                 next_number += 1
 
@@ -136,7 +136,7 @@ def _find_producers(units: Sequence[Unit], flows: Flows) -> dict[Unit, set[Unit]
     for side, flow in enumerate(flows):
         unit_of_op = {unit[side]: unit for unit in units if unit[side] >= 0}
         for unit in units:
-            for link in flow.inputs.get(unit[side], ()):
+            for link in flow.list_inputs(unit[side]):
                 producer = unit_of_op.get(link.producer)
                 if producer is not None:
                     producers[unit].add(producer)

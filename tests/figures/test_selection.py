@@ -86,7 +86,7 @@ def test_levels_follow_the_dataflow(flows: Flows) -> None:
 def test_an_op_is_one_level_above_its_first_consumer(flows: Flows) -> None:
     """The other input of a late matmul is not at the top of the drawing."""
     late = "Torch.matmul.3.forward"
-    links = flows[0].inputs[find_op(flows[0].flow.trace, late)]
+    links = flows[0].list_inputs(find_op(flows[0].flow.trace, late))
     value = next(
         link.producer for link in links if list_names(flows[0], [link.producer]) != [SOFTMAX]
     )
