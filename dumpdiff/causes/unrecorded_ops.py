@@ -7,6 +7,7 @@ what it is: an activation, a clamp, a padding, a join.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -20,7 +21,7 @@ from .element_places import find_padding, find_places
 
 #: Elements of a padded tensor, in elements of what was padded, and elements that show an op.
 _MAX_PADDED_SHARE, _MIN_ELEMENTS = 4, 8
-#: Fewest axes of a tensor that is joined of others along its last one.
+#: Fewest axes of a tensor that is joined of others.
 _MIN_JOINED_AXES = 2
 #: Axes of a tensor whose orders are tried.
 _MAX_MOVED_AXES = 4
@@ -149,15 +150,12 @@ def _find_join(sources: Sequence[UnrecordedSource], output: AnyArray) -> Unrecor
 def _find_part(output: AnyArray, array: AnyArray) -> Ints | None:
     """Return the places of an array's elements in what it was joined to; none if it is repeated.
 
-    None if it is no part: neither a block of columns, nor elements that are recognized by value.
+    None if it is no part: neither a block along an axis, nor elements that are recognized by value.
     """
-    width = array.size * output.shape[-1] // output.size
-    start = _find_block(output, array, width) if width > 1 else -1
-    if start >= 0:
-        if _find_block(output[..., start + width :], array, width) >= 0:
-            return np.zeros(0, dtype=int)
-        columns = np.arange(output.size).reshape(output.shape)[..., start : start + width]
-        return columns.reshape(-1)
+    for axis in reversed(range(output.ndim)):
+        places = _find_block(output, array, axis)
+        if places is not None:
+            return places
     if array.reshape(-1)[0] not in output:
         return None
     places = find_places([output], array)
@@ -165,12 +163,28 @@ def _find_part(output: AnyArray, array: AnyArray) -> Ints | None:
     return places if is_part else None
 
 
-def _find_block(output: AnyArray, array: AnyArray, width: int) -> int:
-    """Return the first of the last axis' columns that hold an array, -1 if none do."""
-    if array.size * output.shape[-1] != output.size * width or width > output.shape[-1]:
-        return -1
-    rows, block = output.reshape(-1, output.shape[-1]), array.reshape(-1, width)
-    for start in np.flatnonzero(rows[0, : rows.shape[1] - width + 1] == block[0, 0]).tolist():
-        if np.array_equal(rows[:, start : start + width], block):
-            return int(start)
-    return -1
+def _find_block(output: AnyArray, array: AnyArray, axis: int) -> Ints | None:
+    """Return the places of the only block along an axis that holds an array; none if several do.
+
+    None if no block does. Along the last axis, the array may have another shape.
+    """
+    n_rows = math.prod(output.shape[:axis])
+    has_shape = axis == output.ndim - 1 or (
+        array.shape[:axis] == output.shape[:axis]
+        and array.shape[axis + 1 :] == output.shape[axis + 1 :]
+    )
+    width, remainder = divmod(array.size, n_rows)
+    if not has_shape or remainder or width <= 1:
+        return None
+    rows, block = output.reshape(n_rows, -1), array.reshape(n_rows, width)
+    last_start = rows.shape[1] - width
+    starts = [
+        start
+        for start in range(0, last_start + 1, math.prod(output.shape[axis + 1 :]))
+        if rows[0, start] == block[0, 0] and np.array_equal(rows[:, start : start + width], block)
+    ]
+    if len(starts) > 1:
+        return np.zeros(0, dtype=int)
+    if not starts:
+        return None
+    return np.arange(output.size).reshape(rows.shape)[:, starts[0] : starts[0] + width].reshape(-1)
