@@ -1,0 +1,1 @@
+"""A parametric body model, regressed from images of persons."""
