@@ -212,6 +212,7 @@ class GatedBlock(nn.Cell):
         self.layer_scale = Parameter(Tensor(model.weights[f"{path}.gamma"]))
         self.drop_path = DropPath(model.keep(n))
         self.is_gate_activated = model.is_gate_activated
+        self.are_halves_exchanged = model.are_halves_exchanged
 
     def construct(self, x, is_kept):
         y = self.proj_in(self.norm(x))
@@ -220,6 +221,8 @@ class GatedBlock(nn.Cell):
         else:
             u, v = ops.split(y, GATED, axis=-1)
             u = self.act(u)
+        if self.are_halves_exchanged:
+            u, v = v, u
         y = self.proj_out(self.sgu(u, v))
         return x + self.drop_path(self.layer_scale * y, is_kept[0])
 

@@ -176,11 +176,12 @@ class PatchRecovery(nn.Cell):
             weight_init=read(model, "recover.upper.weight"),
             bias_init=read(model, "recover.upper.bias"),
         )
+        self.start, self.end = model.first_row, model.first_row + LATITUDES
 
     def construct(self, x):
         x = x.transpose(0, 4, 1, 2, 3)
-        surface = self.surface_deconv(x[:, :, 0])[:, :, :LATITUDES]
-        return surface, self.upper_deconv(x[:, :, 1:])[:, :, :LEVELS, :LATITUDES]
+        surface = self.surface_deconv(x[:, :, 0])[:, :, self.start : self.end]
+        return surface, self.upper_deconv(x[:, :, 1:])[:, :, :LEVELS, self.start : self.end]
 
 
 class EarthBias(nn.Cell):
