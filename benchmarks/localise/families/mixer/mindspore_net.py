@@ -199,6 +199,13 @@ class SpatialGatingUnit(nn.Cell):
         return u * v if self.product is None else self.product(u, v)
 
 
+class ExchangedGatingUnit(SpatialGatingUnit):
+    """The same with the halves exchanged: the first one is mixed."""
+
+    def construct(self, u, v):
+        return self.spatial_proj(self.norm(u)) * v
+
+
 class GatedBlock(nn.Cell):
     """A block of gMLP."""
 
@@ -207,12 +214,12 @@ class GatedBlock(nn.Cell):
         path = f"blocks.{n}"
         self.norm = load_norm(model, f"{path}.norm")
         self.proj_in, self.act = load_dense(model, f"{path}.in"), build_gelu(model)
-        self.sgu = SpatialGatingUnit(model, f"{path}.gate")
+        build = ExchangedGatingUnit if model.are_halves_exchanged else SpatialGatingUnit
+        self.sgu = build(model, f"{path}.gate")
         self.proj_out = load_dense(model, f"{path}.out")
         self.layer_scale = Parameter(Tensor(model.weights[f"{path}.gamma"]))
         self.drop_path = DropPath(model.keep(n))
         self.is_gate_activated = model.is_gate_activated
-        self.are_halves_exchanged = model.are_halves_exchanged
 
     def construct(self, x, is_kept):
         y = self.proj_in(self.norm(x))
@@ -221,8 +228,6 @@ class GatedBlock(nn.Cell):
         else:
             u, v = ops.split(y, GATED, axis=-1)
             u = self.act(u)
-        if self.are_halves_exchanged:
-            u, v = v, u
         y = self.proj_out(self.sgu(u, v))
         return x + self.drop_path(self.layer_scale * y, is_kept[0])
 
