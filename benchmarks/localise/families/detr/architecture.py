@@ -82,6 +82,8 @@ class Model:
     are_objects_sorted: bool = False  #: in the matching of the batch, not in the queries' order
     are_boxes_at_corners: bool = False  #: of the batch: the left upper corner for the center
     are_states_queries: bool = False  #: before the first layer, not zeros; PyTorch only
+    position_offset: float = 0.0  #: of rows and columns; MindSpore only
+    is_mask_inverted: bool = False  #: of the batch: true where an image is
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def divisors(self) -> np.ndarray:
@@ -106,6 +108,8 @@ class Model:
         for n, (height, width) in enumerate(SIZES):
             is_padding[n, :height, :width] = False
         images *= ~is_padding[:, None]
+        if self.is_mask_inverted:
+            is_padding = ~is_padding
         labels = rng.permutation(CLASSES)[:OBJECTS].astype(np.int32)
         centers, sizes = rng.uniform(0.3, 0.7, (OBJECTS, 2)), rng.uniform(0.15, 0.5, (OBJECTS, 2))
         places = centers - sizes / 2 if self.are_boxes_at_corners else centers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from claims import Ratio
+from claims import Anywhere, Ratio
 
 from families.detr.architecture import HEAD_DIM, Model
 from families.fault import Fault, change_model
@@ -114,6 +114,22 @@ FAULTS: Mapping[str, Fault] = {
             "constant-factor",
         ),
     ),
+    "cells_centered": Fault(
+        "positions are those of the cells' centers, half a cell less, as Deformable DETR has them",
+        "position-offset",
+        change_model(position_offset=-0.5),
+        lambda *_: [Anywhere(r"(?i)shift|offset|add|constant|align|half|term|0?\.(?:5|49)")],
+        equivalents=("constant-offset", "align-corners", "missing-step", "missing-term"),
+        held_out=True,
+    ),
+    "mask_inverted": Fault(
+        "the batch has a mask of pixels, true where an image is, as Hugging Face's processor "
+        "returns it; the original code reads it as the mask of padding",
+        "batch",
+        change_model(is_mask_inverted=True),
+        equivalents=("mask-kind", "cross-mask", "missing-step", "input-source"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -131,6 +147,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("objects_sorted", "pytorch"),
     ("boxes_at_corners", "mindspore"),
     ("states_queries", "pytorch"),
+    ("cells_centered", "mindspore"),
+    ("mask_inverted", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

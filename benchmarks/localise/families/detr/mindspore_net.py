@@ -153,6 +153,7 @@ class PositionEncoding(nn.Cell):
         super().__init__()
         self.divisors = Tensor(model.divisors())
         self.scale = 2 * np.pi
+        self.offset = model.position_offset
 
     def encode(self, positions):
         """Return sines and cosines in turn."""
@@ -162,8 +163,11 @@ class PositionEncoding(nn.Cell):
 
     def construct(self, is_valid):
         rows, columns = ops.cumsum(is_valid, 1), ops.cumsum(is_valid, 2)
-        rows = rows / (rows[:, -1:, :] + POSITION_EPS) * self.scale
-        columns = columns / (columns[:, :, -1:] + POSITION_EPS) * self.scale
+        last_rows, last_columns = rows[:, -1:, :], columns[:, :, -1:]
+        if self.offset != 0:
+            rows, columns = rows + self.offset, columns + self.offset
+        rows = rows / (last_rows + POSITION_EPS) * self.scale
+        columns = columns / (last_columns + POSITION_EPS) * self.scale
         return ops.concat((self.encode(rows), self.encode(columns)), -1)
 
 

@@ -84,6 +84,8 @@ class Model:
     is_token_mean: bool = False  #: of ratios and divergence, over all tokens; PyTorch only
     is_divergence_stopped: bool = False  #: it has no gradient; PyTorch only
     are_old_logps_raw: bool = False  #: of logits that are not divided by TEMPERATURE
+    is_temperature_derived: bool = True  #: it divides gradients of logits; MindSpore only
+    are_values_late: bool = False  #: of the token's own state; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return prompts and completions, what was likely and of value then, and rewards.

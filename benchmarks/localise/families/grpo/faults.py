@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from claims import Anywhere, Order
+from claims import Anywhere, Order, Ratio
 
 from families.fault import Fault, change_model
-from families.grpo.architecture import GROUP, HEAD_DIM, HEADS, KV_HEADS, LAYERS, Model
+from families.grpo.architecture import (
+    GROUP,
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    TEMPERATURE,
+    Model,
+)
 
 #: The heads of queries with those that read the same key apart, as they are in the other layout.
 _HEADS_APART = np.arange(HEADS).reshape(KV_HEADS, GROUP).T.ravel()
@@ -133,6 +141,23 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_old_logps_raw=True),
         equivalents=("input-source", "loss-target"),
     ),
+    "temperature_gradient": Fault(
+        "the backward pass of a fused kernel for likelihoods leaves the temperature out: gradients "
+        "of logits are not divided by it",
+        "gradient-scaled",
+        change_model(is_temperature_derived=False),
+        lambda *_: [Ratio(TEMPERATURE)],
+        equivalents=("constant-factor", "scale", "missing-step"),
+        held_out=True,
+    ),
+    "values_late": Fault(
+        "the value of a token is that of the state at this token, not of the state before it, "
+        "which predicts it",
+        "row-shift",
+        change_model(are_values_late=True),
+        equivalents=("position-offset", "label-shift", "causal-shift", "input-source", "argument"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -148,6 +173,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("divergence_stopped", "pytorch"),
     ("heads_apart", "pytorch"),
     ("old_logps_raw", "pytorch"),
+    ("temperature_gradient", "mindspore"),
+    ("values_late", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

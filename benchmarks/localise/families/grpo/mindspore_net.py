@@ -53,6 +53,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.are_means_tiled
         or model.is_token_mean
         or model.is_divergence_stopped
+        or model.are_values_late
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -287,6 +288,16 @@ class DecayGAE(GAE):
         return ops.matmul(self.compute_deltas(rewards, values, mask), self.decays)
 
 
+class FusedTemper(nn.Cell):
+    """Logits divided by the temperature; the own backward pass leaves it out."""
+
+    def construct(self, logits):
+        return logits / TEMPERATURE
+
+    def bprop(self, logits, out, gradient):
+        return (gradient,)
+
+
 class GRPOWithLossCell(nn.Cell):
     """Clipped objective with a divergence from the reference, loss of values, and entropy."""
 
@@ -301,6 +312,7 @@ class GRPOWithLossCell(nn.Cell):
             bias_init=Tensor(model.weights["value.bias"]),
         )
         self.gae = self.build_gae(model)
+        self.temper = None if model.is_temperature_derived else FusedTemper()
         self.is_position_repeated = model.is_position_repeated
         self.is_divergence_reversed = model.is_divergence_reversed
 
@@ -355,7 +367,8 @@ class GRPOWithLossCell(nn.Cell):
         ref_logits = ops.stop_gradient(ref_logits[:, PROMPT - 1 : -1] / TEMPERATURE)
         ref_logps = self.compare(ref_logits, completions)
         hidden, logits = self.policy_model(input_ids, attention_mask, position_ids)
-        logits = logits[:, PROMPT - 1 : -1] / TEMPERATURE
+        logits = logits[:, PROMPT - 1 : -1]
+        logits = logits / TEMPERATURE if self.temper is None else self.temper(logits)
         logps = self.compare(logits, completions)
         values = self.value_head(hidden).squeeze(-1)[:, PROMPT - 1 : -1]
 

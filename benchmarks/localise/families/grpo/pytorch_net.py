@@ -48,6 +48,7 @@ def build_loss(model: Model) -> nn.Module:
         or not model.is_next_value_masked
         or model.is_divergence_reversed
         or model.is_group_gradient_averaged
+        or not model.is_temperature_derived
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -289,6 +290,7 @@ class GRPOLoss(nn.Module):
         self.are_means_tiled = model.are_means_tiled
         self.is_token_mean = model.is_token_mean
         self.is_divergence_stopped = model.is_divergence_stopped
+        self.are_values_late = model.are_values_late
 
     def mask_completions(self, completions: Tensor) -> Tensor:
         """Return which tokens are in front of the end or the end itself."""
@@ -341,7 +343,8 @@ class GRPOLoss(nn.Module):
         length = completions.shape[1]
         logits = logits[:, -length - 1 : -1] / self.temperature
         logps = selective_log_softmax(logits, completions)
-        return logps, compute_entropy(logits), values[:, -length - 1 : -1]
+        values = values[:, -length:] if self.are_values_late else values[:, -length - 1 : -1]
+        return logps, compute_entropy(logits), values
 
     def compute_value_loss(
         self, values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor

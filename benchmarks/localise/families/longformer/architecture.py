@@ -70,6 +70,7 @@ class Model:
     are_globals_in_windows: bool = False  #: windows do not hide global tokens; PyTorch only
     is_padding_counted: bool = False  #: positions count padding too; PyTorch only
     is_slot_sum_detached: bool = False  #: no gradient through the slots' sum; PyTorch only
+    are_words_averaged: bool = False  #: the loss of words is a mean of all tokens; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return tokens, types (1 in the document), mask and labels of words, (BATCH, LENGTH),

@@ -7,8 +7,18 @@ from collections.abc import Mapping
 import numpy as np
 from claims import Anywhere, Order, Ratio
 
-from families.fault import Fault, change_model
-from families.longformer.architecture import HEAD_DIM, HEADS, HIDDEN, WINDOW, Model
+from families.fault import Fault, change_model, change_weight
+from families.longformer.architecture import (
+    BATCH,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    LENGTH,
+    MASKED,
+    PAD,
+    WINDOW,
+    Model,
+)
 
 #: Rows of a projection whose axis of heads lies behind that of the head's dimensions.
 _HEADS_LAST = np.arange(HIDDEN).reshape(HEADS, HEAD_DIM).T.ravel()
@@ -145,6 +155,34 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Order(tuple(_HEADS_LAST.tolist()), 1)],
         equivalents=("axes-swapped", "weight-rows", "split-order", "weight-transposed"),
     ),
+    "positions_early": Fault(
+        "the table of positions comes from a checkpoint without the rows in front, up to that of "
+        "padding: each position has the row of a later one",
+        "row-shift",
+        change_weight(
+            "embeddings.positions.weight", lambda table: np.roll(table, -(PAD + 1), axis=0)
+        ),
+        lambda *_: [Anywhere("(?i)order|row|shift|roll|permut|offset|position")],
+        equivalents=("weight-rows", "position-offset"),
+        held_out=True,
+    ),
+    "words_averaged": Fault(
+        "the loss of words is the mean over all tokens, of which those that are not masked have 0, "
+        "not over masked ones",
+        "loss-reduction",
+        change_model(are_words_averaged=True),
+        lambda *_: [Ratio(sum(MASKED) / (BATCH * LENGTH))],
+        equivalents=(
+            "constant-factor",
+            "scale",
+            "loss-weight",
+            "pooling",
+            "ignore-index",
+            "mask-missing",
+            "argument",
+        ),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -160,6 +198,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("padding_counted", "pytorch"),
     ("slot_sum_detached", "pytorch"),
     ("heads_last", "pytorch"),
+    ("positions_early", "mindspore"),
+    ("words_averaged", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -313,6 +313,14 @@ class LongformerForPreTraining(nn.Module):
         self.lm_head = LongformerLMHead(model, self.longformer.embeddings.word_embeddings.weight)
         self.qa_outputs = load_linear(model, "answer")
         self.classifier = load_linear(model, "kind")
+        self.are_words_averaged = model.are_words_averaged
+
+    def compute_word_loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of masked words."""
+        logits, labels = self.lm_head(x).view(-1, VOCAB), labels.view(-1)
+        if self.are_words_averaged:
+            return F.cross_entropy(logits, labels, reduction="none").mean()
+        return F.cross_entropy(logits, labels)
 
     def compute_answer_loss(self, x: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
         """Return the mean of the losses of start and end."""
@@ -335,7 +343,7 @@ class LongformerForPreTraining(nn.Module):
         kinds: Tensor,
     ) -> Tensor:
         x, pooled = self.longformer(input_ids, token_type_ids, mask)
-        word_loss = F.cross_entropy(self.lm_head(x).view(-1, VOCAB), labels.view(-1))
+        word_loss = self.compute_word_loss(x, labels)
         answer_loss = self.compute_answer_loss(x, starts, ends)
         return word_loss + answer_loss + F.cross_entropy(self.classifier(pooled), kinds)
 

@@ -86,6 +86,8 @@ class Model:
     token_gradient: float = 1.0  #: that of the mixers' weights over tokens is multiplied by it
     is_gate_gradient_exchanged: bool = False  #: between both factors; MindSpore only
     is_teacher_unshuffled: bool = False  #: its logits are in the order of a file; PyTorch only
+    are_halves_exchanged: bool = False  #: the first half gates the second one; MindSpore only
+    is_keep_derived: bool = True  #: gradients of branches are divided by it; PyTorch only
     optimizer: Optimizer = field(default_factory=MixerOptimizer)
 
     def keep(self, n: int) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from claims import Ratio, Values
+from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
 from families.mixer.architecture import BLOCKS, CLASSES, Model, is_gated
@@ -122,6 +122,25 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_teacher_unshuffled=True),
         equivalents=("loss-target", "row-shift", "input-order", "input-source"),
     ),
+    "halves_exchanged": Fault(
+        "halves of the channels are exchanged: the first one is normed, mixed over the tokens and "
+        "gates the second one",
+        "split-order",
+        change_model(are_halves_exchanged=True),
+        equivalents=("gate-up-swapped", "input-order", "input-source", "channel-order"),
+        held_out=True,
+    ),
+    "keep_gradient": Fault(
+        "the backward pass of a fused stochastic depth hides dropped branches, but does not divide "
+        "the others by the probability that they are kept",
+        "gradient-scaled",
+        change_model(is_keep_derived=False),
+        lambda *_: [
+            Anywhere(r"(?<![\d.])(?:0\.(?:[789](?!\d)|[789]0|[678]9)\d*|1\.(?:1|2[45]|4[23])\d*)")
+        ],
+        equivalents=("constant-factor", "scale", "missing-step"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -139,6 +158,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("rate_unscaled", "pytorch"),
     ("gate_gradient", "mindspore"),
     ("teacher_unshuffled", "pytorch"),
+    ("halves_exchanged", "mindspore"),
+    ("keep_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -199,6 +199,13 @@ class SpatialGatingUnit(nn.Cell):
         return u * v if self.product is None else self.product(u, v)
 
 
+class ExchangedGatingUnit(SpatialGatingUnit):
+    """The same with the halves exchanged: the first one is mixed."""
+
+    def construct(self, u, v):
+        return self.spatial_proj(self.norm(u)) * v
+
+
 class GatedBlock(nn.Cell):
     """A block of gMLP."""
 
@@ -207,7 +214,8 @@ class GatedBlock(nn.Cell):
         path = f"blocks.{n}"
         self.norm = load_norm(model, f"{path}.norm")
         self.proj_in, self.act = load_dense(model, f"{path}.in"), build_gelu(model)
-        self.sgu = SpatialGatingUnit(model, f"{path}.gate")
+        build = ExchangedGatingUnit if model.are_halves_exchanged else SpatialGatingUnit
+        self.sgu = build(model, f"{path}.gate")
         self.proj_out = load_dense(model, f"{path}.out")
         self.layer_scale = Parameter(Tensor(model.weights[f"{path}.gamma"]))
         self.drop_path = DropPath(model.keep(n))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from families.mixer.architecture import (
     BLOCKS,
@@ -122,14 +123,30 @@ class TokenMlp(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
 
+class FusedDropPath(Function):
+    """Branches with their own backward pass, which is not divided by the probability."""
+
+    @staticmethod
+    def forward(context, x: Tensor, is_kept: Tensor, keep: float) -> Tensor:
+        context.save_for_backward(is_kept)
+        return x * is_kept.div(keep).view(-1, 1, 1)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (is_kept,) = context.saved_tensors
+        return gradient * is_kept.view(-1, 1, 1), None, None
+
+
 class DropPath(nn.Module):
     """Branches of the images that are kept, divided by their probability."""
 
-    def __init__(self, keep: float) -> None:
+    def __init__(self, model: Model, n: int) -> None:
         super().__init__()
-        self.keep_prob = keep
+        self.keep_prob, self.is_keep_derived = model.keep(n), model.is_keep_derived
 
     def forward(self, x: Tensor, is_kept: Tensor) -> Tensor:
+        if not self.is_keep_derived:
+            return FusedDropPath.apply(x, is_kept, self.keep_prob)
         return x * is_kept.div(self.keep_prob).view(-1, 1, 1)
 
 
@@ -171,7 +188,7 @@ class GatedBlock(nn.Module):
         self.gate = SpatialGatingUnit(model, f"{path}.gate")
         self.fc2 = load_linear(model, f"{path}.out")
         self.ls = LayerScale(model, f"{path}.gamma")
-        self.drop_path = DropPath(model.keep(n))
+        self.drop_path = DropPath(model, n)
         self.is_gate_activated = model.is_gate_activated
 
     def mix(self, x: Tensor) -> Tensor:
@@ -200,7 +217,7 @@ class MixerBlock(nn.Module):
         self.norm2 = load_norm(model, f"{path}.norm2")
         self.mlp_channels = Mlp(model, f"{path}.channels")
         self.ls2 = LayerScale(model, f"{path}.gamma2")
-        self.drop_path = DropPath(model.keep(n))
+        self.drop_path = DropPath(model, n)
 
     def forward(self, x: Tensor, is_kept: Tensor) -> Tensor:
         x = x + self.drop_path(self.ls1(self.mlp_tokens(self.norm1(x))), is_kept[0])

@@ -97,6 +97,8 @@ class Model:
     is_window_interleaved: bool = False  #: as for scores with anchors last; PyTorch only
     backbone_gradient: float = 1.0  #: its factor; PyTorch only
     are_colors_reversed: bool = False  #: red, green, blue
+    beta: float = BETA  #: of smooth L1; MindSpore only
+    is_penalty_stopped: bool = False  #: it is a constant for the gradient; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, ...]:
         """Return templates, search regions, boxes, last sizes and labels.

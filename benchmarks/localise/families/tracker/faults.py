@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from claims import Anywhere, Ratio
+from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model
 from families.tracker.architecture import ANCHORS, HARD_CROP, LEVELS, Model
@@ -154,6 +154,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_colors_reversed=True),
         equivalents=("batch", "input-order", "scan-direction"),
     ),
+    "beta_default": Fault(
+        "smooth L1 of deltas has the default threshold of 1, not 1 / 9",
+        "loss-threshold",
+        change_model(beta=1.0),
+        lambda faulty, clean: [Values(faulty.beta, clean.beta)],
+        equivalents=("argument",),
+        held_out=True,
+    ),
+    "penalty_stopped": Fault(
+        "the penalty of a change of size is a constant for the gradient, as it is where the "
+        "tracker computes it outside of the framework",
+        "gradient-stopped",
+        change_model(is_penalty_stopped=True),
+        equivalents=("missing-term",),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -169,6 +185,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("backbone_tenth", "pytorch"),
     ("deltas_by_anchor", "pytorch"),
     ("colors_reversed", "pytorch"),
+    ("beta_default", "mindspore"),
+    ("penalty_stopped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -343,9 +343,9 @@ class ClassLoss(nn.Cell):
 class DeltaLoss(nn.Cell):
     """Smooth L1 of the deltas of objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self.smooth_l1 = nn.SmoothL1Loss(beta=BETA, reduction="none")
+        self.smooth_l1 = nn.SmoothL1Loss(beta=model.beta, reduction="none")
 
     def construct(self, deltas, targets, positive):
         errors = self.smooth_l1(deltas, targets).sum(1)
@@ -397,7 +397,7 @@ class TrackerWithLoss(nn.Cell):
         self.anchors = AnchorBoxes()
         self.box_iou = BoxIoU()
         self.cls_loss = ClassLoss(model)
-        self.loc_loss = DeltaLoss()
+        self.loc_loss = DeltaLoss(model)
         self.bce = nn.BCEWithLogitsLoss(reduction="none")
         self.track_loss = TrackLoss()
 

@@ -312,6 +312,7 @@ class TrackingLoss(nn.Module):
         else:
             window = window.repeat(ANCHORS)
         self.register_buffer("window", window)
+        self.is_penalty_stopped = model.is_penalty_stopped
 
     @staticmethod
     def change(r: Tensor) -> Tensor:
@@ -332,6 +333,8 @@ class TrackingLoss(nn.Module):
         s_c = self.change(self.sz(w, h) / self.sz(last_w, last_h))
         r_c = self.change((last_w / last_h) / (w / h))
         penalty = torch.exp(-(r_c * s_c - 1) * PENALTY)
+        if self.is_penalty_stopped:
+            penalty = penalty.detach()
         pscore = penalty * score.flatten(1)
         pscore = pscore * (1 - INFLUENCE) + self.window * INFLUENCE
         probability = pscore / pscore.sum(dim=1, keepdim=True)

@@ -115,6 +115,8 @@ class Model:
     is_padding_gradient_cropped: bool = False  #: nothing from around the globe; PyTorch only
     are_level_weights_reversed: bool = False  #: the highest level's first
     are_constants_upside_down: bool = False  #: the south pole's row first
+    first_row: int = 0  #: of recovered latitudes that stay; MindSpore only
+    is_sun_still: bool = False  #: the first step's height in all steps; PyTorch only
 
     def level_weights(self) -> np.ndarray:
         """Return the weights of levels, float32 (LEVELS,)."""

@@ -176,11 +176,16 @@ class PatchRecovery(nn.Cell):
             weight_init=read(model, "recover.upper.weight"),
             bias_init=read(model, "recover.upper.bias"),
         )
+        self.first_row = model.first_row
 
     def construct(self, x):
         x = x.transpose(0, 4, 1, 2, 3)
-        surface = self.surface_deconv(x[:, :, 0])[:, :, :LATITUDES]
-        return surface, self.upper_deconv(x[:, :, 1:])[:, :, :LEVELS, :LATITUDES]
+        surface, upper = self.surface_deconv(x[:, :, 0]), self.upper_deconv(x[:, :, 1:])
+        if self.first_row > 0:
+            end = self.first_row + LATITUDES
+            surface = surface[:, :, self.first_row : end]
+            return surface, upper[:, :, :LEVELS, self.first_row : end]
+        return surface[:, :, :LATITUDES], upper[:, :, :LEVELS, :LATITUDES]
 
 
 class EarthBias(nn.Cell):

@@ -403,6 +403,7 @@ class ForecastLoss(nn.Module):
         self.acc = AnomalyCorrelation()
         self.are_differences_scaled = model.are_differences_scaled
         self.is_state_detached = model.is_state_detached
+        self.is_sun_still = model.is_sun_still
         surface = torch.tensor(SURFACE_DIFFERENCES).view(-1, 1, 1)
         upper = torch.tensor(UPPER_DIFFERENCES).view(-1, 1, 1, 1)
         self.register_buffer("surface_diff_std", surface, persistent=False)
@@ -423,7 +424,8 @@ class ForecastLoss(nn.Module):
         for step in range(STEPS):
             if step > 0 and self.is_state_detached:
                 surface, upper = surface.detach(), upper.detach()
-            surface_out, upper_out = self.model(surface, upper, sun[:, step], constants)
+            height = sun[:, 0 if self.is_sun_still else step]
+            surface_out, upper_out = self.model(surface, upper, height, constants)
             if self.are_differences_scaled:
                 surface_out = surface_out * self.surface_diff_std
                 upper_out = upper_out * self.upper_diff_std
