@@ -120,7 +120,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(position_offset=-0.5),
         lambda *_: [Anywhere(r"(?i)shift|offset|add|constant|align|half|term|0?\.(?:5|49)")],
         equivalents=("constant-offset", "align-corners", "missing-step", "missing-term"),
-        held_out=True,
     ),
     "mask_inverted": Fault(
         "the batch has a mask of pixels, true where an image is, as Hugging Face's processor "
@@ -128,7 +127,6 @@ FAULTS: Mapping[str, Fault] = {
         "batch",
         change_model(is_mask_inverted=True),
         equivalents=("mask-kind", "cross-mask", "missing-step", "input-source"),
-        held_out=True,
     ),
 }
 

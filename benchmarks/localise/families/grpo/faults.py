@@ -148,7 +148,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_temperature_derived=False),
         lambda *_: [Ratio(TEMPERATURE)],
         equivalents=("constant-factor", "scale", "missing-step"),
-        held_out=True,
     ),
     "values_late": Fault(
         "the value of a token is that of the state at this token, not of the state before it, "
@@ -156,7 +155,6 @@ FAULTS: Mapping[str, Fault] = {
         "row-shift",
         change_model(are_values_late=True),
         equivalents=("position-offset", "label-shift", "causal-shift", "input-source", "argument"),
-        held_out=True,
     ),
 }
 

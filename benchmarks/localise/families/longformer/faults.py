@@ -164,7 +164,6 @@ FAULTS: Mapping[str, Fault] = {
         ),
         lambda *_: [Anywhere("(?i)order|row|shift|roll|permut|offset|position")],
         equivalents=("weight-rows", "position-offset"),
-        held_out=True,
     ),
     "words_averaged": Fault(
         "the loss of words is the mean over all tokens, of which those that are not masked have 0, "
@@ -181,7 +180,6 @@ FAULTS: Mapping[str, Fault] = {
             "mask-missing",
             "argument",
         ),
-        held_out=True,
     ),
 }
 

@@ -128,7 +128,6 @@ FAULTS: Mapping[str, Fault] = {
         "split-order",
         change_model(are_halves_exchanged=True),
         equivalents=("gate-up-swapped", "input-order", "input-source", "channel-order"),
-        held_out=True,
     ),
     "keep_gradient": Fault(
         "the backward pass of a fused stochastic depth hides dropped branches, but does not divide "
@@ -139,7 +138,6 @@ FAULTS: Mapping[str, Fault] = {
             Anywhere(r"(?<![\d.])(?:0\.(?:[789](?!\d)|[789]0|[678]9)\d*|1\.(?:1|2[45]|4[23])\d*)")
         ],
         equivalents=("constant-factor", "scale", "missing-step"),
-        held_out=True,
     ),
 }
 

@@ -160,7 +160,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(beta=1.0),
         lambda faulty, clean: [Values(faulty.beta, clean.beta)],
         equivalents=("argument",),
-        held_out=True,
     ),
     "penalty_stopped": Fault(
         "the penalty of a change of size is a constant for the gradient, as it is where the "
@@ -168,7 +167,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_penalty_stopped=True),
         equivalents=("missing-term",),
-        held_out=True,
     ),
 }
 

@@ -121,14 +121,12 @@ FAULTS: Mapping[str, Fault] = {
         change_model(first_row=1),
         lambda *_: [Anywhere("(?i)shift|offset|crop|slice|row|latitude|position|index|pad")],
         equivalents=("position-offset", "padding-mode", "input-source", "argument"),
-        held_out=True,
     ),
     "sun_still": Fault(
         "the second step gets the sun's height of the first one: forcings do not go on with time",
         "input-source",
         change_model(is_sun_still=True),
         equivalents=("row-shift", "position-offset", "input-order", "argument"),
-        held_out=True,
     ),
 }
 
