@@ -48,7 +48,8 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
     phase counts in which an op of the clean run writes something else: a fault of the forward pass
     changes gradients too, but they are not its root. Accepted besides the roots: what returns the
     same numbers (a module call, a reshape), what computes with a root that computes nothing (a
-    parameter, a cast), and the gradient call of a root.
+    parameter, a cast), the gradient call of a root, and the ops that the clean run does not have
+    which follow from a root that it does not have either: together they are what was changed.
     """
     pairs = pair_ops(clean, faulty)
     changed = _flag_changes(clean, faulty, pairs)
@@ -92,6 +93,7 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
         clean, faulty, pairs, changed, roots_of_phase
     )
     accepted |= _find_unrecorded_sums(faulty, changed, leaf, accepted)
+    accepted |= _find_new_ops(clean, faulty, pairs, roots_of_phase)
     accepted = {op for op in accepted if phase[op] == first_phase}
     accepted |= {
         op for op, forward in enumerate(ops["forward"].tolist()) if forward in roots_of_phase
@@ -118,17 +120,27 @@ def _flag_leaves(ops: pd.DataFrame) -> list[bool]:
 def _list_reached_phases(faulty: Dump, pairs: list[int], changed: np.ndarray) -> set[str]:
     """Return the phases in which an op shared with the clean run writes something else.
 
-    Or in which an op writes a changed value that nothing reads.
+    Or in which an op writes a changed value that nothing reads. What the ops of the phase that read
+    a value undo does not count: 0.5 * x * x may be computed in place of 0.5 * (x * x).
     """
-    read = {faulty.numbers[row] for row in range(len(faulty.op)) if faulty.role[row] != "output"}
     phase = faulty.trace.ops["phase"].tolist()
-    return {
-        phase[op]
-        for op, rows in enumerate(faulty.writes)
-        if any(
-            changed[row] == CHANGED and (pairs[op] >= 0 or faulty.numbers[row] not in read)
-            for row in rows
+    readers: dict[str, set[int]] = defaultdict(set)
+    for row, role in enumerate(faulty.role):
+        if role != "output":
+            readers[faulty.numbers[row]].add(faulty.op[row])
+
+    def reaches(op: int, row: int) -> bool:
+        if changed[row] != CHANGED:
+            return False
+        users = readers[faulty.numbers[row]]
+        own_users = [user for user in users if user > op and phase[user] == phase[op]]
+        is_undone = bool(own_users) and all(
+            (changed[faulty.writes[user]] != CHANGED).all() for user in own_users
         )
+        return not is_undone if pairs[op] >= 0 else not users
+
+    return {
+        phase[op] for op, rows in enumerate(faulty.writes) if any(reaches(op, row) for row in rows)
     }
 
 
@@ -241,6 +253,28 @@ def _find_unrecorded_sums(
             enclosing.add(parent)
             parent = parents[parent]
     return sums - enclosing
+
+
+def _find_new_ops(clean: Dump, faulty: Dump, pairs: list[int], roots: Iterable[int]) -> set[int]:
+    """Return the ops without a counterpart in the clean run that follow from such roots.
+
+    An op whose result has another size there has none: a mean that was taken out of a loss. Ops
+    that follow from one with a counterpart are consequences.
+    """
+    sizes, clean_sizes = faulty.trace.tensors["size"], clean.trace.tensors["size"]
+    slot = faulty.trace.tensors["slot"]
+    is_new = []
+    for op, rows in enumerate(faulty.writes):
+        twins = [(row, clean.slots.get((pairs[op], slot.iat[row]), -1)) for row in rows]
+        has_other_size = any(t >= 0 and sizes.iat[r] != clean_sizes.iat[t] for r, t in twins)
+        is_new.append(pairs[op] < 0 or has_other_size)
+    new_ops = {op for op in roots if is_new[op]}
+    for op, rows in enumerate(faulty.reads):
+        if is_new[op] and any(
+            faulty.op[faulty.makers[r]] in new_ops for r in rows if faulty.makers[r] >= 0
+        ):
+            new_ops.add(op)
+    return new_ops
 
 
 def _find_repeating_ops(faulty: Dump, changed: np.ndarray, ops: Iterable[int]) -> set[int]:

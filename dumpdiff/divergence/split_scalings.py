@@ -1,13 +1,19 @@
-"""Values that one side scales here and the other side elsewhere: queries, or queries and keys."""
+"""Values that one side scales here and the other side elsewhere: queries, or queries and keys.
+
+So are their gradients: that of 2 x is half of that of x.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 
 import numpy as np
 
+from ..graph.adjoints import Gradients
 from ..model.arrays import Flags
-from ..model.trace import FORWARD
+from ..model.trace import BACKWARD, FORWARD
 from .joint_graph import GraphSide, JointGraph
 
 #: Kinds of operators that multiply by a number, and of those that multiply the scaled values.
@@ -17,6 +23,8 @@ _PRODUCT_KINDS = frozenset({"matmul", "mul"})
 _NUMBERS = ("size", "max", "min", "norm")
 #: Relative difference of numbers, of which statistics have six digits, and of their products.
 _SAME_FACTOR = 1e-4
+#: Elements from which on extremes and a norm show a factor.
+_MIN_SIZE = 4
 
 
 def find_split_scalings(graph: JointGraph) -> frozenset[int]:
@@ -36,6 +44,68 @@ def find_split_scalings(graph: JointGraph) -> frozenset[int]:
         if (multiplies_one_value(graph, node) or _multiplies_on_one_side(graph, node))
         and _is_undone(graph, node, differs)
     )
+
+
+def find_scaled_gradients(graph: JointGraph) -> frozenset[int]:
+    """Return the pairs of gradients of two values of which one is a multiple of the other.
+
+    If v is c w, the gradient of v is 1 / c times that of w. One side halves the squares, the other
+    one their sum: then the gradients of the squares differ, and no computation does.
+    """
+    pairs = graph.comparison.pairs
+    differs = pairs["error"].to_numpy(dtype=float) > pairs["tolerance"].to_numpy(dtype=float)
+    nodes = np.flatnonzero(differs & (graph.phase[: len(pairs)] == BACKWARD)).tolist()
+    factors = {
+        node: _find_factor(graph, tuple(int(side.classes[node]) for side in graph.sides))
+        for node in nodes
+    }
+    factors = {node: factor for node, factor in factors.items() if abs(factor - 1) > _SAME_FACTOR}
+    gradients = graph.comparison.alignment.gradients
+    if not factors or gradients is None:
+        return frozenset()
+    values_of_t, values_of_r = _map_values(gradients[0]), _map_values(gradients[1])
+    return frozenset(
+        node
+        for node, factor in factors.items()
+        if any(
+            math.isclose(factor * _find_factor(graph, values), 1.0, rel_tol=_SAME_FACTOR)
+            for values in itertools.product(
+                values_of_t[int(graph.target_classes[node])],
+                values_of_r[int(graph.reference_classes[node])],
+            )
+        )
+    )
+
+
+def _map_values(gradients: Gradients) -> dict[int, set[int]]:
+    """Return gradient -> the values whose gradient it is, or a term of that."""
+    values_of: defaultdict[int, set[int]] = defaultdict(set)
+    for value, gradient in gradients.by_value.items():
+        values_of[gradient].add(value)
+    for (_, operand, _), term in gradients.by_edge.items():
+        values_of[term].add(operand)
+    return values_of
+
+
+def _find_factor(graph: JointGraph, classes: tuple[int, ...]) -> float:
+    """Return the number by which the reference's value is multiplied on the target; NaN if none is.
+
+    It may be negative. The extremes and the norm have to show it.
+    """
+    numbers_t, numbers_r = (
+        [side.flow.list_column(name)[value] for name in _NUMBERS]
+        for side, value in zip(graph.sides, classes, strict=True)
+    )
+    (size_t, high_t, low_t, norm_t), (size_r, high_r, low_r, norm_r) = numbers_t, numbers_r
+    if size_t != size_r or size_t < _MIN_SIZE or not (norm_r > 0 and norm_t > 0):
+        return math.nan
+    factor = float(norm_t / norm_r)
+    for sign, ends in ((1, (high_r, low_r)), (-1, (low_r, high_r))):
+        scaled_ends = [sign * factor * end for end in ends]
+        slack = _SAME_FACTOR * max(map(abs, scaled_ends))
+        if abs(high_t - scaled_ends[0]) <= slack and abs(low_t - scaled_ends[1]) <= slack:
+            return sign * factor
+    return math.nan
 
 
 def multiplies_one_value(graph: JointGraph, node: int) -> bool:

@@ -14,7 +14,7 @@ from ..alignment.slot_pairs import SlotPair
 from ..comparison import NO_INFORMATION
 from ..comparison.noise import GRADIENT_FACTOR
 from ..graph import Flow
-from ..graph.missing_edges import find_enclosing_inputs, is_graph_input
+from ..graph.missing_edges import find_bridge, find_enclosing_inputs, is_graph_input
 from ..model.arrays import Floats, Objects
 from ..model.dtypes import is_discrete
 from ..model.trace import BACKWARD, FORWARD, OPTIMIZER
@@ -43,7 +43,7 @@ from .joint_graph import GraphSide, JointGraph
 from .rearrangements import find_undone_orders, flag_different_tensors, is_rearranged
 from .recomputation import RecomputationOfSides
 from .reconvergence import find_reconverged
-from .split_scalings import find_split_scalings
+from .split_scalings import find_scaled_gradients, find_split_scalings
 from .step_results import excuse_by_results
 
 #: Canonical kind of a record of the gradient of a parameter.
@@ -94,7 +94,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     pairs = graph.comparison.pairs
     errors, tolerances = compute_mutual_errors(graph), pairs["tolerance"].to_numpy()
     cancellation = compute_cancellation(graph)
-    excused_pairs = find_split_scalings(graph)
+    excused_pairs = find_split_scalings(graph) | find_scaled_gradients(graph)
     walk = walk_forwards(graph, rules, cancellation, excused_pairs)
     undone_orders = find_undone_orders(graph, walk.state)
     if undone_orders:
@@ -394,7 +394,9 @@ def _judge_slot_pairs(
             state[node] = INTRODUCED if has_consequence else RECONVERGED
             continue
         if pair.slot_kind == "output" and (
-            _is_other_scan(graph, pair, state) or _is_share_of_gradient(graph, pair)
+            _is_other_scan(graph, pair, state)
+            or _is_share_of_gradient(graph, pair)
+            or _is_changed_unrecorded(graph, pair)
         ):
             state[node] = RECONVERGED
             continue
@@ -473,6 +475,21 @@ def _is_share_of_gradient(graph: JointGraph, pair: SlotPair) -> bool:
         return False
     flows = (alignment.target, alignment.reference)
     return has_other_use(flows, alignment.partner_columns, output_t)
+
+
+def _is_changed_unrecorded(graph: JointGraph, pair: SlotPair) -> bool:
+    """Return whether an unrecorded op makes of one value the partner of the other one.
+
+    No recorder of APIs shows the minus of -x, which the other side may have applied before.
+    """
+    target, reference = graph.sides
+    ends = ((target, pair.target), (reference, pair.reference))
+    for (side, value), (other_side, other_value) in (ends, ends[::-1]):
+        partner = int(other_side.classes[side.nodes[value]])
+        bridge = find_bridge(other_side.flow, partner) if partner >= 0 else None
+        if bridge is not None and bridge.parents == (other_value,):
+            return True
+    return False
 
 
 def _is_applied_again(graph: JointGraph, pair: SlotPair) -> bool:
