@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from ..model.arrays import AnyArray
 from ..model.finding import Cause, Finding
 from ..model.formatting import format_number
 from ..model.trace import BACKWARD
@@ -90,9 +92,10 @@ def search_causes(
     one comes first, unless its residual is much larger.
 
     Hypotheses that choose among many tensors or orders explain some values by chance. If two of
-    them explain a finding equally well and nothing simpler does, it is undecided.
+    them explain a finding equally well and nothing simpler does, it is undecided. Two that give the
+    same numbers say the same.
     """
-    ranked: list[tuple[tuple[float, ...], bool, str, Cause]] = []
+    ranked: list[_Entry] = []
     odd_causes: list[Cause] = []
     least_residuals: dict[str, float] = {}
     for case_order, case in enumerate(cases):
@@ -112,24 +115,36 @@ def search_causes(
             rank = (*evidence_rank, explanation.hypothesis_order, has_factor, case_order)
             side, text, parameters = _make_statement(case, candidate, explanation.residual)
             cause = Cause(explanation.cause_name, text, explanation.residual, parameters)
-            ranked.append((rank, explanation.is_choice, side, cause))
+            ranked.append(_Entry(rank, explanation.is_choice, side, cause, candidate.predicted))
             if is_odd:
                 odd_causes.append(cause)
-    ranked.sort(key=lambda entry: entry[0])
-    best_by_name: dict[str, tuple[tuple[float, ...], bool, str, Cause]] = {}
+    ranked.sort(key=lambda entry: entry.rank)
+    best_by_name: dict[str, _Entry] = {}
     for entry in ranked:
-        best_by_name.setdefault(entry[-1].name, entry)
+        best_by_name.setdefault(entry.cause.name, entry)
     excluded = _list_excluded(least_residuals, set(best_by_name))
     best_entries = list(best_by_name.values())[:_MAX_CAUSES]
     if not best_entries:
         return CauseSearch(excluded=excluded)
-    causes = tuple(cause for *_, cause in best_entries)
-    first_rank, is_choice, side, _ = best_entries[0]
-    rivals = [cause for rank, *_, cause in best_entries if rank[:3] == first_rank[:3]]
-    if is_choice and len(rivals) > 1:
-        return CauseSearch(undecided=tuple(rivals), excluded=excluded)
+    causes = tuple(entry.cause for entry in best_entries)
+    first = best_entries[0]
+    rivals = [entry for entry in best_entries if entry.rank[:3] == first.rank[:3]]
+    is_one = all(np.array_equal(rival.predicted, first.predicted) for rival in rivals)
+    if first.is_choice and not is_one:
+        undecided = tuple(rival.cause for rival in rivals)
+        return CauseSearch(undecided=undecided, excluded=excluded)
     has_odd = any(cause is causes[0] for cause in odd_causes)
-    return CauseSearch(side, causes, excluded=excluded, has_odd_number=has_odd)
+    return CauseSearch(first.side, causes, excluded=excluded, has_odd_number=has_odd)
+
+
+class _Entry(NamedTuple):
+    """A cause that explains a finding; the first ones by rank are given."""
+
+    rank: tuple[float, ...]
+    is_choice: bool  #: among many tensors or orders
+    side: str
+    cause: Cause
+    predicted: AnyArray
 
 
 def has_odd_number(parameters: Mapping[str, float], tolerance: float) -> bool:

@@ -160,7 +160,8 @@ class _RegionBuilder:
         step = Step(name, kind, tuple(inputs), keywords, value, wide_output)
         understood_step = interpret_step(step, _STEP_TOLERANCES * self.tolerance)
         if understood_step is None and flow.levels[op] != "op":
-            return self._read_cut(value, wide_output)  # a module returns parts of what it computed
+            # a module returns parts of what it computed, or joins them
+            return self._read_cut(value, wide_output) or self._read_applied(value, wide_output)
         return understood_step
 
     def _get_kind(self, op: int) -> str:
@@ -194,7 +195,10 @@ class _RegionBuilder:
             kind = "neg"  # no recorder of APIs shows a unary minus
             output = output.reshape(inputs[0].array.shape)
         step = Step(f"an unrecorded {kind}", kind, tuple(inputs), {}, value, output)
-        return interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+        understood_step = interpret_step(step, _STEP_TOLERANCES * self.tolerance)
+        if understood_step is None and bridge.evidence == "joined":
+            return self._read_applied(value, output)  # not all parts are known
+        return understood_step
 
     def _read_cut(self, value: int, output: AnyArray) -> Step | None:
         """Return the unrecorded slice that cut a value from a recent one along an axis, if any."""

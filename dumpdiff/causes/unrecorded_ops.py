@@ -143,6 +143,8 @@ def _find_join(sources: Sequence[UnrecordedSource], output: AnyArray) -> Unrecor
     if not inputs:
         return None
     is_unknown = places < 0
+    if not is_unknown.any():
+        return UnrecordedOp("concat", tuple(inputs), places=places)
     places[is_unknown] = n_elements + np.flatnonzero(is_unknown)
     return UnrecordedOp("concat", tuple(inputs), places=places, other_values=output)
 
@@ -150,23 +152,46 @@ def _find_join(sources: Sequence[UnrecordedSource], output: AnyArray) -> Unrecor
 def _find_part(output: AnyArray, array: AnyArray) -> Ints | None:
     """Return the places of an array's elements in what it was joined to; none if it is repeated.
 
-    None if it is no part: neither a block along an axis, nor elements that are recognized by value.
+    None if it is no part: neither a block along an axis, whose axes may have been moved afterwards,
+    nor elements that are recognized by value.
     """
-    for axis in reversed(range(output.ndim)):
-        places = _find_block(output, array, axis)
-        if places is not None:
-            return places
     if array.reshape(-1)[0] not in output:
         return None
-    places = find_places([output], array)
-    is_part = places is not None and places.min() >= 0 and len(np.unique(places)) == array.size
-    return places if is_part else None
+    places = np.arange(output.size).reshape(output.shape)
+    for axis in reversed(range(output.ndim)):
+        block = _find_block(output, array, axis)
+        if block is not None:
+            return block.select(places)
+    for axes in permutations(range(output.ndim)) if output.ndim <= _MAX_MOVED_AXES else ():
+        block = _find_block(output.transpose(axes), array, output.ndim - 1)
+        if block is not None:
+            return block.select(places.transpose(axes))
+    found_places = find_places([output], array)
+    if found_places is None or found_places.min() < 0:
+        return None
+    return found_places if len(np.unique(found_places)) == array.size else None
 
 
-def _find_block(output: AnyArray, array: AnyArray, axis: int) -> Ints | None:
-    """Return the places of the only block along an axis that holds an array; none if several do.
+@dataclass(frozen=True)
+class _Block:
+    """The columns of a matrix with so many rows that hold an array; several, if it is repeated."""
 
-    None if no block does. Along the last axis, the array may have another shape.
+    n_rows: int
+    starts: tuple[int, ...]
+    width: int
+
+    def select(self, places: Ints) -> Ints:
+        """Return the places of the only block; none if there are several."""
+        if len(self.starts) > 1:
+            return np.zeros(0, dtype=int)
+        columns = slice(self.starts[0], self.starts[0] + self.width)
+        return places.reshape(self.n_rows, -1)[:, columns].reshape(-1)
+
+
+def _find_block(output: AnyArray, array: AnyArray, axis: int) -> _Block | None:
+    """Return the blocks along an axis that hold an array, None if none does.
+
+    Along the last axis, the array may have another shape.
     """
     n_rows = math.prod(output.shape[:axis])
     has_shape = axis == output.ndim - 1 or (
@@ -177,14 +202,9 @@ def _find_block(output: AnyArray, array: AnyArray, axis: int) -> Ints | None:
     if not has_shape or remainder or width <= 1:
         return None
     rows, block = output.reshape(n_rows, -1), array.reshape(n_rows, width)
-    last_start = rows.shape[1] - width
-    starts = [
+    starts = tuple(
         start
-        for start in range(0, last_start + 1, math.prod(output.shape[axis + 1 :]))
+        for start in range(0, rows.shape[1] - width + 1, math.prod(output.shape[axis + 1 :]))
         if rows[0, start] == block[0, 0] and np.array_equal(rows[:, start : start + width], block)
-    ]
-    if len(starts) > 1:
-        return np.zeros(0, dtype=int)
-    if not starts:
-        return None
-    return np.arange(output.size).reshape(rows.shape)[:, starts[0] : starts[0] + width].reshape(-1)
+    )
+    return _Block(n_rows, starts, width) if starts else None

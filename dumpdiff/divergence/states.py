@@ -128,6 +128,7 @@ def classify(graph: JointGraph, rules: Rules) -> States:
     _demote_consequences(graph, final_state, errors)
     _demote_unrecorded_gradients(graph, final_state)
     _demote_inner_masks(graph, final_state)
+    _demote_selected_rows(graph, final_state)
     _keep_foreign_values_unpaired(graph, final_state)
     _judge_slot_pairs(graph, walk, final_state, errors.tolist())
     return States(
@@ -311,6 +312,25 @@ def _demote_inner_masks(graph: JointGraph, state: list[str]) -> None:
     for node in [node for node in range(len(pairs)) if state[node] == INTRODUCED]:
         inputs = [_find_inputs_of_mask(side, int(side.classes[node])) for side in graph.sides]
         if all(inputs) and any(state[value] in DIVERGED for value in chain(*inputs)):
+            state[node] = PROPAGATED
+
+
+def _demote_selected_rows(graph: JointGraph, state: list[str]) -> None:
+    """Call numbers in another order propagated that no op wrote and that are read after a change.
+
+    A matching chooses the rows by what differs. No recorder shows it, nor the indexing.
+    """
+    n_pairs = len(graph.comparison.pairs)
+    is_diverged = np.array([name in DIVERGED for name in state], dtype=bool)
+    is_leaf = np.ones(n_pairs, dtype=bool)
+    is_read_later = np.ones(n_pairs, dtype=bool)
+    for side in graph.sides:
+        changed_ops = side.producers[is_diverged & (side.producers >= 0)]
+        first_change = changed_ops.min(initial=len(side.flow.reads))
+        is_leaf &= side.producers[:n_pairs] < 0
+        is_read_later &= side.flow.first_reads[side.classes[:n_pairs]] > first_change
+    for node in np.flatnonzero(is_diverged[:n_pairs] & is_leaf & is_read_later).tolist():
+        if state[node] == INTRODUCED and is_rearranged(graph, node):
             state[node] = PROPAGATED
 
 

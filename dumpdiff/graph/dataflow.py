@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.arrays import Flags, Floats, Ints, Objects, view_numbers
-from ..model.dtypes import get_unit_roundoff, is_discrete, is_integer
+from ..model.dtypes import get_unit_roundoff, is_discrete, is_floating, is_integer
 from ..model.int_lists import IntLists
 from ..model.trace import (
     BACKWARD,
@@ -24,6 +24,7 @@ from ..model.trace import (
     build_digraph,
     flag_words,
 )
+from .joined_blocks import find_joined_blocks
 from .mask_sources import find_mask_sources
 from .partitions import find_partitions
 from .passing_values import flag_passing_values
@@ -442,6 +443,7 @@ class Flow:
             **{state: Bridge(read, "state") for state, read in self.written_states.items()},
             **{x: Bridge(read, "multiple") for x, read in self.scaled_gradients.items()},
             **self.mask_sources,
+            **{whole: Bridge(parts, "joined") for whole, parts in self.joined_blocks.items()},
             **{part: Bridge((whole,), "part") for part, whole in self.partitions.items()},
         }
 
@@ -463,6 +465,32 @@ class Flow:
             flag_words(dtypes, is_integer),
         )
         return {mask: Bridge((source,), name) for mask, (source, name) in sources.items()}
+
+    @cached_property
+    def joined_blocks(self) -> dict[int, tuple[int, ...]]:
+        """Class that no recorded op produced -> results that no op reads, and that are in it."""
+        if not self.has_whole_tensor.any():
+            return {}
+        is_floating_value = flag_words(self.classes["dtype"], is_floating)
+        is_leaf = (self.producers < 0) & (self.first_consumers >= 0) & ~self.is_given
+        return find_joined_blocks(
+            self.trace,
+            self.classes["tensor"].to_numpy(),
+            self.shapes,
+            self.producers,
+            self.first_reads,
+            is_floating_value & (self.producers >= 0) & (self.first_consumers < 0),
+            is_floating_value & is_leaf & (self.classes["parameter"] == "").to_numpy(),
+        )
+
+    @cached_property
+    def wholes(self) -> dict[int, tuple[int, ...]]:
+        """Class of a result that no recorded op reads -> what it is known to be joined to."""
+        wholes: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+        for whole, parts in self.joined_blocks.items():
+            for part in parts:
+                wholes[part] += (whole,)
+        return dict(wholes)
 
     @cached_property
     def scaled_gradients(self) -> dict[int, tuple[int, ...]]:

@@ -43,14 +43,18 @@ def find_joined_parts(flow: Flow, value: int) -> tuple[int, ...]:
     gradients that an earlier op read. () if none fit: two different values,
     three or four recent ones of one size, as the gates of a recurrent cell, values of one size
     at equal distances, as the steps of an unrolled recurrence, the latest ones that no op reads,
-    as the outputs of experts for their own tokens, or those that ops wrote into a tensor.
+    as the outputs of experts for their own tokens, or those that ops wrote into a tensor. Whole
+    tensors show some of the parts, see ``joined_blocks``.
     """
+    return _find_by_statistics(flow, value) or flow.joined_blocks.get(value, ())
+
+
+def _find_by_statistics(flow: Flow, value: int) -> tuple[int, ...]:
+    """Return the values that together have the statistics of a value, () if none do."""
     consumers = flow.consumers[value]
     if flow.producers[value] >= 0 or not consumers or flow.sizes[value] < _MIN_SIZE:
         return ()
-    if flow.list_column("evidence")[value] < _MIN_EVIDENCE:
-        return ()
-    if not flow.may_be_joined[value]:
+    if flow.list_column("evidence")[value] < _MIN_EVIDENCE or not flow.may_be_joined[value]:
         return ()
     highest = _list_earlier_values(flow, "max", value)
     lowest = _list_earlier_values(flow, "min", value)

@@ -123,7 +123,7 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
 
 def _find_parts(flow: Flow, value: int) -> Bridge | None:
     """Return the bridge to recorded values that are parts of a value, or that it is a part of."""
-    if value in flow.known_sources:
+    if value in flow.known_sources and value not in flow.joined_blocks:
         return flow.known_sources[value]
     scalars = _find_stacked_scalars(flow, flow.consumers[value][0], value)
     if scalars:
@@ -142,6 +142,8 @@ def find_unrecorded_results(flow: Flow, value: int) -> tuple[int, ...]:
     one op reads all of them. A single number, such as a loss of its own, flows to numbers only.
     () if the value is read, or nothing follows from it.
     """
+    if value in flow.wholes:
+        return flow.wholes[value]
     for op in _iterate_ops_after_unread(flow, value):
         results = tuple(
             read
@@ -188,8 +190,10 @@ def find_possible_parts(flow: Flow, value: int) -> tuple[int, ...]:
 
     As :func:`find_unrecorded_results`, but several ops may read them, as those of a recurrent cell
     read its gates. The size of a part divides that of the whole, and its extremes are within those
-    of the whole.
+    of the whole. () for what is known to be joined to others.
     """
+    if value in flow.wholes:
+        return ()
     highs, lows = flow.list_column("max"), flow.list_column("min")
     parts: list[int] = []
     for op in _iterate_ops_after_unread(flow, value):

@@ -79,10 +79,9 @@ def find_repeated_sources(flow: Flow, values: Sequence[int]) -> dict[int, int]:
 def list_recent_values(flow: Flow, value: int) -> list[int]:
     """Return the computed values that ops wrote or read shortly before one is read, latest first.
 
-    They are of the phase of the first op that reads it. None if no op reads it.
+    They are of the phase of the first op that reads it. Of one that no op reads, they are those
+    before the call that returned it.
     """
-    if not flow.consumers[value]:
-        return []
     _, recent_values = _pair_with_recent_values(flow, np.array([value]))
     return list(dict.fromkeys(recent_values.tolist()))
 
@@ -109,6 +108,7 @@ def _pair_with_recent_values(flow: Flow, values: Ints) -> tuple[Ints, Ints]:
     ops, recorded_values = flow.latest_records
     phases = flow.phase_numbers
     consumers = flow.first_reads[values]
+    consumers = np.where(consumers >= 0, consumers, flow.producers[values])
     # the ops are in descending order
     start = np.searchsorted(-ops, -(consumers - 1))
     counts = np.searchsorted(-ops, -(consumers - WINDOW)) - start

@@ -138,22 +138,38 @@ def _add_joint_changes(region: Region, changes: Iterator[Change]) -> Iterator[Ch
         if not is_of_region or change.further_outputs or change.replaced_values:
             continue
         likeness = _describe_likeness(region, change)
-        while change.number in similar_changes[likeness]:
-            likeness = replace(likeness, occurrence=likeness.occurrence + 1)
-        group = similar_changes[likeness]
-        group[change.number] = change
-        numbers = set(group)
-        are_apart = not any(region.followers[number] & numbers for number in numbers)
-        if len(group) > 1 and are_apart:
-            first, *others = group
-            clause, n_others = group[first].description, len(others)
-            yield replace(
-                group[first],
-                description=f"{clause}, and the same at 1 other place"
-                if n_others == 1
-                else f"{clause}, and the same at {n_others} other places",
-                further_outputs={number: group[number].output for number in others},
-            )
+        joined_numbers = {change.number}
+        # steps that read results of other operators are less alike
+        for wider_likeness in (likeness, replace(likeness, producer_kinds=())):
+            group = _add_to_group(similar_changes, wider_likeness, change)
+            numbers = set(group)
+            are_apart = not any(region.followers[number] & numbers for number in numbers)
+            if are_apart and not numbers <= joined_numbers:
+                joined_numbers = numbers
+                yield _join_changes(group)
+
+
+def _add_to_group(
+    groups: defaultdict[_Likeness, dict[int, Change]], likeness: _Likeness, change: Change
+) -> dict[int, Change]:
+    """Add a change to the first group of a likeness that has none of its step, and return it."""
+    while change.number in groups[likeness]:
+        likeness = replace(likeness, occurrence=likeness.occurrence + 1)
+    groups[likeness][change.number] = change
+    return groups[likeness]
+
+
+def _join_changes(group: Mapping[int, Change]) -> Change:
+    """Return the first change of a group with the others, by step number, at the same time."""
+    first, *others = group
+    clause, n_others = group[first].description, len(others)
+    return replace(
+        group[first],
+        description=f"{clause}, and the same at 1 other place"
+        if n_others == 1
+        else f"{clause}, and the same at {n_others} other places",
+        further_outputs={number: group[number].output for number in others},
+    )
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,18 @@ class _Split:
         """Return the widths of the parts."""
         return [end - start for start, end in pairwise(self.edges)]
 
+    def is_moved_window(self, order: tuple[int, ...]) -> bool:
+        """Return whether an order moves the one part that is read by less than its own width.
+
+        That is no other order of parts, see ``windows``. Two parts: see :func:`_describe_order`.
+        """
+        if len(self.read_parts) > 1 or len(order) <= 2:
+            return False
+        start, end = self.read_parts[0]
+        first = self.edges.index(start)
+        new_start = sum(self.widths[part] for part in order[: order.index(first)])
+        return abs(new_start - start) < end - start
+
     def reorder(self, order: tuple[int, ...]) -> AnyArray:
         """Return the value with each part taken from where it is if the parts have this order."""
         blocks = self.whole.array.reshape(-1, self.block_width)
@@ -54,7 +66,7 @@ def list_split_orders(_case: FaultCase, region: Region) -> Iterator[Change]:
         if not 1 < n_parts <= _MAX_PARTS or len(set(split.widths)) == 1:
             continue
         for order in permutations(range(n_parts)):
-            if list(order) == sorted(order):
+            if list(order) == sorted(order) or split.is_moved_window(order):
                 continue
             cause, text, contrast = _describe_order(split, order)
             yield Change(

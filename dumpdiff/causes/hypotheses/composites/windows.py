@@ -23,6 +23,8 @@ _SHIFTS = (1, -1, 2, -2)
 _MIN_WIDTH = 3
 #: Windows of one value that are the taps of a convolution.
 _MIN_TAPS = 2
+#: Axes of a sequence at most; what a convolution gives of an image has more.
+_SEQUENCE_AXES = 3
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,10 @@ def list_shifted_windows(case: FaultCase, region: Region) -> Iterator[Change]:
     for (_, axis), windows in _group_windows(region).items():
         source_input = region.steps[windows[0].number].inputs[0]
         name = source_input.name
-        is_convolution = len(windows) >= _MIN_TAPS or source_input.producer_kind == "convolution"
+        is_sequence = source_input.array.ndim <= _SEQUENCE_AXES
+        is_convolution = len(windows) >= _MIN_TAPS or (
+            source_input.producer_kind == "convolution" and is_sequence
+        )
         cause = "causal-shift" if is_convolution else "row-shift"
         for shift in _SHIFTS:
             outputs = {
