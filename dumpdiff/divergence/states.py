@@ -328,6 +328,7 @@ def _demote_selected_rows(graph: JointGraph, state: list[str]) -> None:
         changed_ops = side.producers[is_diverged & (side.producers >= 0)]
         first_change = changed_ops.min(initial=len(side.flow.reads))
         is_leaf &= side.producers[:n_pairs] < 0
+        is_leaf &= (side.flow.classes["parameter"] == "").to_numpy()[side.classes[:n_pairs]]
         is_read_later &= side.flow.first_reads[side.classes[:n_pairs]] > first_change
     for node in np.flatnonzero(is_diverged[:n_pairs] & is_leaf & is_read_later).tolist():
         if state[node] == INTRODUCED and is_rearranged(graph, node):

@@ -112,6 +112,41 @@ def test_a_mask_that_is_left_out_in_calls_of_another_order(
     assert masked_ops == ("Tensor.masked_fill.3.forward", "Torch.softmax.3.forward")
 
 
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_parts_of_several_widths_lead_to_the_op_before_they_are_joined(
+    explain: Explain, is_mirrored: bool
+) -> None:
+    finding = explain("blocks_cut", is_mirrored)
+    assert "Tensor.__mul__.0.forward" in " ".join((*finding.target_ops, *finding.reference_ops))
+    assert finding.causes[0].name == "mask-missing"
+    assert "Tensor.__lt__.0.forward in Tensor.__mul__.0.forward" in finding.causes[0].text
+
+
+@pytest.mark.parametrize("forms", [("elu", "plain"), ("plain", "elu")])
+def test_rows_that_a_matching_chose_by_what_differs_are_no_finding(
+    dump: Callable[[str], Path], forms: tuple[str, str]
+) -> None:
+    folder = dump("pt_unrecorded")
+    (finding,) = dumpdiff.align(*(folder / f"matching_{form}" for form in forms)).findings
+    assert finding.causes[0].name == "activation-kind"
+
+
+def test_a_joined_part_is_found_whose_axes_were_moved_and_whose_numbers_repeat() -> None:
+    """As of samples outside of a map, which are zero."""
+    rng = np.random.default_rng(8)
+    levels = [np.maximum(rng.standard_normal((6, 1, 5)), 0) for _ in range(2)]
+    output = np.concatenate([each.reshape(2, 3, 5) for each in levels], axis=-1).transpose(0, 2, 1)
+    sources = [
+        UnrecordedSource(number, array.size, lambda array=array: array)
+        for number, array in enumerate(levels)
+    ]
+    op = find_unrecorded_op(sources, output, 1e-6)
+    assert op is not None
+    assert (op.kind, [value for value, _ in op.inputs]) == ("concat", [0, 1])
+    joined = np.concatenate([array.reshape(-1) for _, array in op.inputs])
+    np.testing.assert_array_equal(joined[op.places].reshape(output.shape), output)
+
+
 def test_joined_parts_are_found_in_whatever_order_they_are() -> None:
     """As positions of patches in a row of pixels, behind that of the class token."""
     rng = np.random.default_rng(8)

@@ -1,8 +1,16 @@
 """Values that one side scales here and the other side elsewhere, on recorded pairs."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
 import pytest
 
 import dumpdiff
+from dumpdiff.divergence.split_scalings import find_scaled_gradients
+from dumpdiff.graph import Gradients
+from dumpdiff.model.trace import BACKWARD
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +29,8 @@ def align_forms(dump):
         ("negated", "split"),
         ("masks", "branches"),
         ("branches", "masks"),
+        ("early", "late"),
+        ("late", "early"),
     ],
 )
 def test_a_scale_that_is_split_or_has_another_sign_is_no_difference(align_forms, forms):
@@ -55,3 +65,44 @@ def test_scaled_masks_are_no_difference_where_what_they_multiply_differs(align_f
     result = align_forms(*forms)
     assert "Tensor.__mul__.1.forward" in result.findings[0].title
     assert len(result.findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [(0.5, {0}), (2.0, set()), (1.0, set()), (-0.5, set())],
+    ids=["inverse", "not inverse", "equal", "other sign"],
+)
+def test_gradients_of_multiples_are_scaled_inversely(factor, expected):
+    """The target's value is twice the reference's; its gradient has the given factor."""
+    rng = np.random.default_rng(3)
+    value, gradient = rng.standard_normal((2, 12))
+    target, reference = (
+        build_side(2 * value, factor * gradient),
+        build_side(value, gradient),
+    )
+    alignment = SimpleNamespace(
+        gradients=(Gradients({1: 0}, {}), Gradients({}, {(2, 1, False): 0}))
+    )
+    graph: Any = SimpleNamespace(
+        comparison=SimpleNamespace(
+            pairs=pd.DataFrame({"error": [1.0], "tolerance": [1e-6]}), alignment=alignment
+        ),
+        phase=np.array([BACKWARD], dtype=object),
+        sides=(target, reference),
+        target_classes=np.array([0]),
+        reference_classes=np.array([0]),
+    )
+    assert find_scaled_gradients(graph) == expected
+
+
+def build_side(value, gradient):
+    """Return a side with the classes gradient and value, of which the pair is the gradient."""
+    columns = {
+        "size": [gradient.size, value.size],
+        "max": [gradient.max(), value.max()],
+        "min": [gradient.min(), value.min()],
+        "norm": [np.linalg.norm(gradient), np.linalg.norm(value)],
+    }
+    return SimpleNamespace(
+        flow=SimpleNamespace(list_column=columns.__getitem__), classes=np.array([0])
+    )
