@@ -263,8 +263,7 @@ class SimSiam(nn.Module):
 
     def forward(self, predicted: Tensor, observed: Tensor) -> Tensor:
         online = self.projection_head(self.projection(predicted.flatten(1)))
-        with torch.no_grad():
-            target = self.projection(observed.flatten(1))
+        target = self.projection(observed.flatten(1)).detach()
         online = F.normalize(online, p=2.0, dim=-1, eps=TINY)
         return (online * F.normalize(target, p=2.0, dim=-1, eps=TINY)).sum(dim=1)
 
@@ -339,9 +338,8 @@ class EfficientZeroLoss(nn.Module):
             prefix_loss = soft_cross_entropy(prefix, prefix_targets[:, step])
             loss = loss + (step_loss + prefix_loss * step_mask[:, step]) / UNROLL
 
-        with torch.no_grad():
-            observations = [self.observe(frames, actions, n + 1) for n in range(UNROLL)]
-            observed = self.representation_network(torch.cat(observations))
+        observations = [self.observe(frames, actions, n + 1) for n in range(UNROLL)]
+        observed = self.representation_network(torch.cat(observations))
         cosine = self.simsiam(torch.cat(states), observed).view(UNROLL, -1)
         consistency = -(cosine * state_mask[:, 1:].T).sum(dim=0) / UNROLL
         loss = loss + CONSISTENCY_WEIGHT * consistency
