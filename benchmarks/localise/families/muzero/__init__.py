@@ -1,0 +1,1 @@
+"""A learned world model for planning, unrolled from a replay buffer."""
