@@ -1,0 +1,1 @@
+"""A masked autoencoder of images."""
