@@ -212,9 +212,11 @@ class CrossLayer(nn.Cell):
         self.attention = CrossAttention(model, f"{path}.attention")
         self.mlp_norm = build_norm(model, f"{path}.mlp_norm")
         self.mlp = FeedForward(model, f"{path}.mlp")
+        self.is_query_added = model.are_queries_added or path != "decoder"
 
     def construct(self, x, array, is_valid=None):
-        x = x + self.attention(self.query_norm(x), self.array_norm(array), is_valid)
+        y = self.attention(self.query_norm(x), self.array_norm(array), is_valid)
+        x = x + y if self.is_query_added else y
         return x + self.mlp(self.mlp_norm(x))
 
 
