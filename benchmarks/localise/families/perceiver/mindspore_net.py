@@ -212,11 +212,17 @@ class CrossLayer(nn.Cell):
         self.attention = CrossAttention(model, f"{path}.attention")
         self.mlp_norm = build_norm(model, f"{path}.mlp_norm")
         self.mlp = FeedForward(model, f"{path}.mlp")
-        self.is_query_added = model.are_queries_added or path != "decoder"
 
     def construct(self, x, array, is_valid=None):
-        y = self.attention(self.query_norm(x), self.array_norm(array), is_valid)
-        x = x + y if self.is_query_added else y
+        x = x + self.attention(self.query_norm(x), self.array_norm(array), is_valid)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class ReadingLayer(CrossLayer):
+    """The same without adding the states to what they read."""
+
+    def construct(self, x, array, is_valid=None):
+        x = self.attention(self.query_norm(x), self.array_norm(array), is_valid)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -246,7 +252,8 @@ class Perceiver(nn.Cell):
         self.positions, self.distances = Tensor(positions), Tensor(build_distances(model))
         self.encoder = CrossLayer(model, "encoder", CHANNELS, model.input_eps)
         self.process = SelfLayer(model)
-        self.decoder = CrossLayer(model, "decoder", HIDDEN)
+        build_decoder = CrossLayer if model.are_queries_added else ReadingLayer
+        self.decoder = build_decoder(model, "decoder", HIDDEN)
         self.final_norm = build_norm(model, "norm")
         self.class_head = build_dense(model, "classes")
         self.value_head = build_dense(model, "values")
