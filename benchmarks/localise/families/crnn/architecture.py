@@ -76,6 +76,8 @@ class Model:
     is_energy_gradient_of_input: bool = False  #: tanh's derivative takes its input; PyTorch only
     ctc_weight: float = CTC_WEIGHT  #: PyTorch only
     are_columns_floored: bool = False  #: of images with an odd width; PyTorch only
+    is_text_divided: bool = True  #: CTC's loss of a text, by its characters; MindSpore only
+    is_padding_read: bool = False  #: by LSTMs, though it is no output of theirs; PyTorch only
     is_edge_repeated: bool = False  #: the last column of an image is its padding
 
     def batch(self) -> tuple[np.ndarray, ...]:

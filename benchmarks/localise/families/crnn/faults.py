@@ -136,6 +136,22 @@ FAULTS: Mapping[str, Fault] = {
             "mask-shifted",
         ),
     ),
+    "texts_undivided": Fault(
+        "CTC's loss of a text is not divided by its characters, as in warp-ctc without "
+        "length_average",
+        "loss-reduction",
+        change_model(is_text_divided=False),
+        equivalents=("missing-step", "loss-weight", "argument"),
+        held_out=True,
+    ),
+    "padding_read": Fault(
+        "images of a batch are not packed: the backward LSTM reads padding first and begins a text "
+        "with a state that is not zero",
+        "mask-missing",
+        change_model(is_padding_read=True),
+        equivalents=("mask-kind", "hidden-state-reset", "missing-step"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -153,6 +169,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("losses_exchanged", "pytorch"),
     ("decoder_gates", "mindspore"),
     ("columns_floored", "pytorch"),
+    ("texts_undivided", "mindspore"),
+    ("padding_read", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

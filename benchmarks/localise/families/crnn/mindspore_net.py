@@ -309,7 +309,9 @@ class CTCLoss(nn.Cell):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_written = model.variant == "written"
-        self.loss = nn.CTCLoss(blank=BLANK, reduction="none" if self.is_written else "mean")
+        self.is_text_divided = model.is_text_divided
+        is_mean = self.is_text_divided and not self.is_written
+        self.loss = nn.CTCLoss(blank=BLANK, reduction="mean" if is_mean else "none")
         self.are_steps_reshaped = model.are_steps_reshaped
         self.scaled_gradient = None
         if model.ctc_gradient != 1:
@@ -324,6 +326,8 @@ class CTCLoss(nn.Cell):
         if self.scaled_gradient is not None:
             log_probs = self.scaled_gradient(log_probs)
         loss = self.loss(log_probs, labels, n_columns, lengths)
+        if not self.is_text_divided:
+            return loss.mean()
         return (loss / lengths.astype(ms.float32)).mean() if self.is_written else loss
 
 

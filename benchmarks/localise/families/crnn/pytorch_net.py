@@ -78,8 +78,19 @@ class BidirectionalLSTM(nn.Module):
                 values = torch.from_numpy(model.weights[f"lstm.{direction}.{name}"].copy())
                 getattr(self.rnn, f"{name}_l0{suffix}").data.copy_(values)
         self.is_start_of_last_column = model.is_start_of_last_column
+        self.is_padding_read = model.is_padding_read
+
+    def read_padding(self, x: Tensor, n_columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the states of all columns, zero in padding, and those at the ends of a text."""
+        states, _ = self.rnn(x)
+        mask = torch.arange(COLUMNS) < n_columns.unsqueeze(1)
+        states = states * mask.unsqueeze(-1)
+        ahead, back = states.chunk(2, dim=-1)
+        return states, torch.cat((ahead[torch.arange(len(x)), n_columns - 1], back[:, 0]), dim=-1)
 
     def forward(self, x: Tensor, n_columns: Tensor) -> tuple[Tensor, Tensor]:
+        if self.is_padding_read:
+            return self.read_padding(x, n_columns)
         packed = pack_padded_sequence(x, n_columns, batch_first=True)
         outputs, (hidden, _) = self.rnn(packed)
         states, _ = pad_packed_sequence(outputs, batch_first=True, total_length=COLUMNS)

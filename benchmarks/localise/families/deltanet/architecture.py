@@ -72,6 +72,8 @@ class Model:
     decay_gradient: float = 1.0  #: factor of the gradient of g; MindSpore only
     is_mtp_detached: bool = False  #: no gradient from the second head to states; MindSpore only
     is_beta_derived: bool = True  #: its gradient is multiplied by the sigmoid's; PyTorch only
+    are_heads_tiled: bool = False  #: heads of keys take turns with heads of values; MindSpore only
+    is_state_stopped: bool = False  #: no gradient from the second half to the first; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             learning_rate=2e-3, beta2=0.95, weight_decay=0.1, clip=0.5

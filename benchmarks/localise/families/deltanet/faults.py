@@ -132,6 +132,29 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_beta_derived=False),
         equivalents=("gradient-scaled", "missing-step"),
     ),
+    "heads_tiled": Fault(
+        "heads of keys are repeated as a whole, by repeat for repeat_interleave: neighbouring "
+        "heads of values read different ones",
+        "heads-permuted",
+        change_model(are_heads_tiled=True),
+        equivalents=(
+            "axes-swapped",
+            "input-order",
+            "channel-order",
+            "split-order",
+            "input-source",
+            "argument",
+        ),
+        held_out=True,
+    ),
+    "state_stopped": Fault(
+        "the half of a sequence on the second rank gets its first state from the rank before, but "
+        "returns no gradient for it",
+        "gradient-stopped",
+        change_model(is_state_stopped=True),
+        equivalents=("missing-term",),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -149,6 +172,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("norm_of_ranks", "pytorch"),
     ("mtp_detached", "mindspore"),
     ("beta_underived", "pytorch"),
+    ("heads_tiled", "mindspore"),
+    ("state_stopped", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -169,6 +169,7 @@ class GatedDeltaNet(nn.Cell):
         self.wo = build_dense(model, f"{path}.o")
         self.is_softplus_written = is_parallel
         self.are_heads_joined = model.are_heads_joined
+        self.are_heads_tiled = model.are_heads_tiled
         self.beta_factor = model.beta_factor
         self.scaled_gradient = None
         if model.decay_gradient != 1:
@@ -183,7 +184,10 @@ class GatedDeltaNet(nn.Cell):
             x = self.normalize(x).reshape(BATCH, SEQ, K_HEADS, 1, KEY_DIM)
         else:
             x = self.normalize(x.reshape(BATCH, SEQ, K_HEADS, 1, KEY_DIM))
-        x = ops.tile(x, (1, 1, 1, V_HEADS // K_HEADS, 1))
+        if self.are_heads_tiled:
+            x = ops.tile(x, (1, 1, V_HEADS // K_HEADS, 1, 1))
+        else:
+            x = ops.tile(x, (1, 1, 1, V_HEADS // K_HEADS, 1))
         return x.reshape(BATCH, SEQ, V_HEADS, KEY_DIM)
 
     def construct(self, x):

@@ -116,7 +116,14 @@ def l2norm(x: Tensor) -> Tensor:
 
 
 def recurrent_gated_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, *, is_recall_early: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    is_recall_early: bool,
+    is_state_stopped: bool,
 ) -> Tensor:
     """Return (batch, seq, heads, VALUE_DIM), step by step."""
     query, key, value, beta, g = (x.transpose(1, 2) for x in (query, key, value, beta, g))
@@ -124,6 +131,8 @@ def recurrent_gated_delta_rule(
     state = value.new_zeros(*value.shape[:2], KEY_DIM, VALUE_DIM)
     outputs = []
     for i in range(key.shape[2]):
+        if is_state_stopped and i == key.shape[2] // 2:
+            state = state.detach()
         q_t, k_t, v_t = query[:, :, i], key[:, :, i], value[:, :, i]
         g_t = g[:, :, i].exp().unsqueeze(-1).unsqueeze(-1)
         decayed = state * g_t
@@ -220,7 +229,7 @@ class Qwen3NextGatedDeltaNet(nn.Module):
         self.out_proj = load_linear(model, f"{path}.o")
         self.is_chunked = model.variant == "chunked"
         self.is_recall_early, self.is_decay_half = model.is_recall_early, model.is_decay_half
-        self.is_beta_derived = model.is_beta_derived
+        self.is_beta_derived, self.is_state_stopped = model.is_beta_derived, model.is_state_stopped
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return convolved q, k, v; z, b and a: (batch, seq, width) each."""
@@ -260,7 +269,13 @@ class Qwen3NextGatedDeltaNet(nn.Module):
             y = einsum_gated_delta_rule(query, key, value, g, beta)
         else:
             y = recurrent_gated_delta_rule(
-                query, key, value, g, beta, is_recall_early=self.is_recall_early
+                query,
+                key,
+                value,
+                g,
+                beta,
+                is_recall_early=self.is_recall_early,
+                is_state_stopped=self.is_state_stopped,
             )
         y = self.norm(y.reshape(-1, VALUE_DIM), z.reshape(-1, VALUE_DIM))
         return self.out_proj(y.reshape(batch, seq, VALUES))

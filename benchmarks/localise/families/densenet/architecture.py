@@ -82,6 +82,8 @@ class Model:
     are_corners_aligned: bool = False  #: of the rows' places, that are 0 and 1 then
     is_carried_stopped: bool = False  #: no gradient through what the last block carries on
     is_gate_first: bool = False  #: of what a dilated convolution returns
+    are_taps_normed: bool = False  #: one by one in a direction; MindSpore only
+    are_uncertain_absent: bool = False  #: findings that are uncertain; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=DECAY, clip=0.0)
     )

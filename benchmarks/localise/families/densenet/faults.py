@@ -113,6 +113,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_gate_first=True),
         equivalents=("gate-order", "input-order", "input-source", "split-order", "weight-swapped"),
     ),
+    "taps_normed": Fault(
+        "weight norm divides each tap of a kernel by its own length, over the inputs only, not by "
+        "that of all taps",
+        "reduction-axis",
+        change_model(are_taps_normed=True),
+        equivalents=("norm-groups", "norm-kind", "argument"),
+        held_out=True,
+    ),
+    "uncertain_absent": Fault(
+        "uncertain findings count as absent ones, CheXpert's policy of zeros: the loss has no mask",
+        "mask-missing",
+        change_model(are_uncertain_absent=True),
+        equivalents=("ignore-index", "mask-kind", "missing-step", "loss-target"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -130,6 +145,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("penalty_decay", "pytorch"),
     ("carried_stopped", "mindspore"),
     ("gate_first", "pytorch"),
+    ("taps_normed", "mindspore"),
+    ("uncertain_absent", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

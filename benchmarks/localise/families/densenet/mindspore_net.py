@@ -47,6 +47,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_focus_attached
         or model.is_skip_residual
         or model.is_gate_first
+        or model.are_uncertain_absent
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -198,10 +199,11 @@ class WeightNormConv1d(nn.Cell):
         self.dilation, self.is_linear = dilation, model.variant == "linear"
         border = dilation * (KERNEL - 1)
         self.padding = (border // 2, border - border // 2) if is_centered else (border, 0)
+        self.axes = (1,) if model.are_taps_normed else (1, 2)
 
     def get_weight(self):
         """Return the weight (outputs, inputs, kernel)."""
-        norm = ops.sqrt(ops.square(self.weight_v).sum((1, 2), keepdims=True))
+        norm = ops.sqrt(ops.square(self.weight_v).sum(self.axes, keepdims=True))
         return self.weight_v * (self.weight_g / norm)
 
     def construct(self, x):

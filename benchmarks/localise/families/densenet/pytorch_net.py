@@ -41,6 +41,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.layer_gradient != 1
         or model.are_corners_aligned
         or model.is_carried_stopped
+        or model.are_taps_normed
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -263,6 +264,7 @@ class AsymmetricLoss(nn.Module):
         super().__init__()
         self.register_buffer("pos_weight", torch.tensor(FINDING_WEIGHTS))
         self.clip, self.is_focus_attached = model.margin, model.is_focus_attached
+        self.are_uncertain_absent = model.are_uncertain_absent
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         known = labels >= 0
@@ -275,7 +277,9 @@ class AsymmetricLoss(nn.Module):
             pt = xs_pos * y + xs_neg * (1 - y)
             gamma = GAMMA_PRESENT * y + GAMMA_ABSENT * (1 - y)
             focus = torch.pow(1 - pt, gamma)
-        losses = (loss_pos + loss_neg) * focus * known
+        losses = (loss_pos + loss_neg) * focus
+        if not self.are_uncertain_absent:
+            losses = losses * known
         return -losses.sum() / len(logits)
 
 

@@ -66,6 +66,7 @@ class Model:
     are_keys_cached: bool = False
     latent_gradient: float = 1.0  #: of the learned latents is multiplied by it
     are_positions_first: bool = False  #: before their sines and cosines; MindSpore only
+    are_queries_added: bool = True  #: to what the decoder's attention reads; MindSpore only
     #: masks are repeated for heads outside of the batch, which are inside of it; PyTorch only
     are_heads_outside: bool = False
     optimizer: Optimizer = field(

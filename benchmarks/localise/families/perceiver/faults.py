@@ -9,7 +9,7 @@ import numpy as np
 from claims import Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
-from families.perceiver.architecture import BATCH, BETA, HEAD_DIM, HEADS, VALUES, Model
+from families.perceiver.architecture import BATCH, BETA, HEAD_DIM, HEADS, HIDDEN, VALUES, Model
 
 
 def _read_by_head(model: Model) -> Model:
@@ -28,6 +28,16 @@ def _exchange_halves(model: Model) -> Model:
         value, gate = (f"block.mlp.{half}.{name}" for half in ("value", "gate"))
         weights[value], weights[gate] = weights[gate], weights[value]
     return replace(model, weights=weights)
+
+
+def _keep_squares(model: Model) -> Model:
+    """Give all square linear layers the matrices (in, out) of a checkpoint as they are."""
+    squares = {
+        name: np.ascontiguousarray(values.T)
+        for name, values in model.weights.items()
+        if values.shape == (HIDDEN, HIDDEN)
+    }
+    return replace(model, weights={**model.weights, **squares})
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -140,6 +150,22 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
         ),
     ),
+    "queries_not_added": Fault(
+        "queries are not added to what they read: the decoder has the configuration of image "
+        "classification, without the query residual",
+        "skip-missing",
+        change_model(are_queries_added=False),
+        equivalents=("missing-term", "missing-step"),
+        held_out=True,
+    ),
+    "squares_kept": Fault(
+        "the converter from Haiku, whose matrices are (in, out), transposes those only that do not "
+        "fit: square ones are loaded as they are",
+        "weight-transposed",
+        _keep_squares,
+        equivalents=("axes-swapped",),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -157,6 +183,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("vectors_unclipped", "pytorch"),
     ("positions_first", "mindspore"),
     ("masks_by_head", "pytorch"),
+    ("queries_not_added", "mindspore"),
+    ("squares_kept", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

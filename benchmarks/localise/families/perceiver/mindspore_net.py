@@ -218,6 +218,14 @@ class CrossLayer(nn.Cell):
         return x + self.mlp(self.mlp_norm(x))
 
 
+class ReadingLayer(CrossLayer):
+    """The same without adding the states to what they read."""
+
+    def construct(self, x, array, is_valid=None):
+        x = self.attention(self.query_norm(x), self.array_norm(array), is_valid)
+        return x + self.mlp(self.mlp_norm(x))
+
+
 class SelfLayer(nn.Cell):
     """Attention of latents to each other and feed-forward, a norm before each."""
 
@@ -244,7 +252,8 @@ class Perceiver(nn.Cell):
         self.positions, self.distances = Tensor(positions), Tensor(build_distances(model))
         self.encoder = CrossLayer(model, "encoder", CHANNELS, model.input_eps)
         self.process = SelfLayer(model)
-        self.decoder = CrossLayer(model, "decoder", HIDDEN)
+        build_decoder = CrossLayer if model.are_queries_added else ReadingLayer
+        self.decoder = build_decoder(model, "decoder", HIDDEN)
         self.final_norm = build_norm(model, "norm")
         self.class_head = build_dense(model, "classes")
         self.value_head = build_dense(model, "values")

@@ -63,6 +63,8 @@ class Model:
     is_aux_stopped: bool = False  #: no gradient from the second head to the stages
     label_smoothing: float = SMOOTHING
     is_identity_stopped: bool = False  #: no gradient through shortcuts without a convolution
+    are_statistics_stopped: bool = False  #: no gradient through those of norms; MindSpore only
+    are_colors_reversed: bool = False  #: images have blue first
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=DECAY, clip=0.0)
     )
@@ -77,6 +79,8 @@ class Model:
         share = rng.uniform(0.55, 0.95, BATCH)
         ratio = share.reshape(-1, 1, 1, 1)
         mixed = ratio * images + (1 - ratio) * images[::-1]
+        if self.are_colors_reversed:
+            mixed = np.ascontiguousarray(mixed[:, ::-1])
         return (
             mixed.astype(np.float32),
             first.astype(np.int32),

@@ -118,6 +118,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_identity_stopped=True),
         equivalents=("skip-missing", "missing-term"),
     ),
+    "statistics_stopped": Fault(
+        "norms get means and variances of the batch from an all-reduce of several ranks, which has "
+        "no gradient",
+        "gradient-stopped",
+        change_model(are_statistics_stopped=True),
+        equivalents=("missing-term",),
+        held_out=True,
+    ),
+    "colors_reversed": Fault(
+        "images are read by OpenCV and not converted: blue is first, not red",
+        "channel-order",
+        change_model(are_colors_reversed=True),
+        equivalents=("batch", "input-order", "scan-direction", "input-source"),
+        held_out=True,
+    ),
     "decay_all": Fault(
         "weight decay on norms and biases, too",
         "weight-decay",
@@ -143,6 +158,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("decay_all", "mindspore"),
     ("identity_stopped", "mindspore"),
     ("smoothing_of_others", "pytorch"),
+    ("statistics_stopped", "mindspore"),
+    ("colors_reversed", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -69,16 +69,19 @@ class WrittenNorm(nn.Cell):
         super().__init__()
         self.gamma = Parameter(Tensor(model.weights[f"{path}.norm.weight"].reshape(1, -1, 1, 1)))
         self.beta = Parameter(Tensor(model.weights[f"{path}.norm.bias"].reshape(1, -1, 1, 1)))
+        self.are_statistics_stopped = model.are_statistics_stopped
 
     def construct(self, x):
         mean = x.mean((0, 2, 3), keep_dims=True)
         variance = ops.square(x - mean).mean((0, 2, 3), keep_dims=True)
+        if self.are_statistics_stopped:
+            mean, variance = ops.stop_gradient(mean), ops.stop_gradient(variance)
         return (x - mean) / ops.sqrt(variance + EPS) * self.gamma + self.beta
 
 
 def build_norm(model: Model, path: str) -> nn.Cell:
     """Return the batch norm behind the convolution at ``path``."""
-    if model.variant == "written":
+    if model.variant == "written" or model.are_statistics_stopped:
         return WrittenNorm(model, path)
     names = ("weight", "bias", "mean", "variance")
     weight, bias, mean, variance = (Tensor(model.weights[f"{path}.norm.{name}"]) for name in names)

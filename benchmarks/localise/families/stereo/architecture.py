@@ -90,6 +90,7 @@ class Model:
     is_consistency_attached: bool = False  #: the right disparity is no constant; PyTorch only
     is_warp_gradient_positive: bool = False  #: as if a warp read at x + d; PyTorch only
     is_volume_leftward: bool = True  #: right columns are at x - d, not x + d; PyTorch only
+    are_warp_corners_aligned: bool = True  #: by the sampler, as its places are; PyTorch only
     are_labels_upside_down: bool = False  #: the last row of an image first
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from claims import Anywhere, Ratio
 
 from families.fault import Fault, change_model, change_weight
-from families.stereo.architecture import BRANCH, FEATURES, GROUPS
+from families.stereo.architecture import BRANCH, FEATURES, GROUPS, Model
 
 
 def _put_coarse_branch_first(weight: np.ndarray) -> np.ndarray:
     """Return the weight as it reads (blocks, coarse branch, fine branch)."""
     blocks, fine, coarse = np.split(weight, [-2 * BRANCH, -BRANCH], axis=1)
     return np.concatenate([blocks, coarse, fine], axis=1)
+
+
+def _exchange_heads(model: Model) -> Model:
+    """Give the heads of both costs each other's weights."""
+    weights = dict(model.weights)
+    for name in model.weights:
+        if name.startswith("costs.0."):
+            other = name.replace("costs.0.", "costs.1.")
+            weights[name], weights[other] = weights[other], weights[name]
+    return replace(model, weights=weights)
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -134,6 +145,23 @@ FAULTS: Mapping[str, Fault] = {
             "padding-mode",
         ),
     ),
+    "heads_exchanged": Fault(
+        "the converter pairs parameters by their order and shape: the heads of both costs, which "
+        "are alike, have each other's weights",
+        "weight-swapped",
+        _exchange_heads,
+        equivalents=("input-source", "input-order"),
+        held_out=True,
+    ),
+    "sampler_default": Fault(
+        "the warp's sampler does not align corners, its default since version 1.3, though places "
+        "are divided by the size minus one",
+        "align-corners",
+        change_model(are_warp_corners_aligned=False),
+        lambda *_: [Anywhere("(?i)corner|sampl|interpol|linear|grid|coord|position|shift|offset")],
+        equivalents=("position-offset", "resize-mode", "argument"),
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -151,6 +179,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("labels_upside_down", "pytorch"),
     ("mask_unmirrored", "mindspore"),
     ("volume_rightward", "pytorch"),
+    ("heads_exchanged", "mindspore"),
+    ("sampler_default", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

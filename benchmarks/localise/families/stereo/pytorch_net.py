@@ -307,10 +307,13 @@ class Warp(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.is_gradient_positive = model.is_warp_gradient_positive
+        self.are_corners_aligned = model.are_warp_corners_aligned
 
     def forward(self, image: Tensor, disp: Tensor) -> Tensor:
         if self.is_gradient_positive:
             return WarpFunction.apply(image, disp)
+        if not self.are_corners_aligned:
+            return sample_columns(image, disp, are_corners_aligned=False)
         index, share = find_cells(image.shape[3], disp)
         low, high = read_columns(image, index)
         return low * (1 - share) + high * share
@@ -533,12 +536,12 @@ def slice_volume(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> T
     return torch.cat((products.mean(dim=2), own, shifted[1]), dim=1)
 
 
-def sample_columns(image: Tensor, disp: Tensor) -> Tensor:
+def sample_columns(image: Tensor, disp: Tensor, *, are_corners_aligned: bool = True) -> Tensor:
     """Return an image at the places that disparities say, by grid_sample."""
     x = 2 * (torch.arange(WIDTH) - disp.squeeze(1)) / (WIDTH - 1) - 1
     y = torch.linspace(-1, 1, HEIGHT)[:, None].expand_as(x)
     grid = torch.stack((x, y), dim=-1)
-    return F.grid_sample(image, grid, padding_mode="border", align_corners=True)
+    return F.grid_sample(image, grid, padding_mode="border", align_corners=are_corners_aligned)
 
 
 class OpenStereoLoss(nn.Module):
