@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..model.arrays import AnyArray
 from ..model.finding import Cause, Finding
 from ..model.formatting import format_number
 from ..model.trace import BACKWARD
@@ -92,8 +91,8 @@ def search_causes(
     one comes first, unless its residual is much larger.
 
     Hypotheses that choose among many tensors or orders explain some values by chance. If two of
-    them explain a finding equally well and nothing simpler does, it is undecided. Two that give the
-    same numbers say the same.
+    them explain a finding equally well and nothing simpler does, it is undecided. Two that give one
+    other order of the same numbers say the same.
     """
     ranked: list[_Entry] = []
     odd_causes: list[Cause] = []
@@ -115,7 +114,7 @@ def search_causes(
             rank = (*evidence_rank, explanation.hypothesis_order, has_factor, case_order)
             side, text, parameters = _make_statement(case, candidate, explanation.residual)
             cause = Cause(explanation.cause_name, text, explanation.residual, parameters)
-            ranked.append(_Entry(rank, explanation.is_choice, side, cause, candidate.predicted))
+            ranked.append(_Entry(rank, explanation.is_choice, side, cause, candidate))
             if is_odd:
                 odd_causes.append(cause)
     ranked.sort(key=lambda entry: entry.rank)
@@ -129,8 +128,7 @@ def search_causes(
     causes = tuple(entry.cause for entry in best_entries)
     first = best_entries[0]
     rivals = [entry for entry in best_entries if entry.rank[:3] == first.rank[:3]]
-    is_one = all(np.array_equal(rival.predicted, first.predicted) for rival in rivals)
-    if first.is_choice and not is_one:
+    if first.is_choice and not all(map(first.gives_same_order, rivals)):
         undecided = tuple(rival.cause for rival in rivals)
         return CauseSearch(undecided=undecided, excluded=excluded)
     has_odd = any(cause is causes[0] for cause in odd_causes)
@@ -144,7 +142,21 @@ class _Entry(NamedTuple):
     is_choice: bool  #: among many tensors or orders
     side: str
     cause: Cause
-    predicted: AnyArray
+    candidate: Candidate
+
+    def gives_same_order(self, other: _Entry) -> bool:
+        """Return whether both put the numbers of a value into one other order."""
+        if other is self:
+            return True
+        predicted, unchanged = self.candidate.predicted, self.candidate.unchanged
+        return (
+            unchanged is not None
+            and np.array_equal(predicted, other.candidate.predicted)
+            and predicted.size == unchanged.size
+            and np.allclose(
+                np.sort(predicted, axis=None), np.sort(unchanged, axis=None), 1e-5, 1e-6
+            )
+        )
 
 
 def has_odd_number(parameters: Mapping[str, float], tolerance: float) -> bool:
