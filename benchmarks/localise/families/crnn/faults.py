@@ -142,7 +142,6 @@ FAULTS: Mapping[str, Fault] = {
         "loss-reduction",
         change_model(is_text_divided=False),
         equivalents=("missing-step", "loss-weight", "argument"),
-        held_out=True,
     ),
     "padding_read": Fault(
         "images of a batch are not packed: the backward LSTM reads padding first and begins a text "
@@ -150,7 +149,6 @@ FAULTS: Mapping[str, Fault] = {
         "mask-missing",
         change_model(is_padding_read=True),
         equivalents=("mask-kind", "hidden-state-reset", "missing-step"),
-        held_out=True,
     ),
 }
 

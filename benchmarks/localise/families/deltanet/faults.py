@@ -145,7 +145,6 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
             "argument",
         ),
-        held_out=True,
     ),
     "state_stopped": Fault(
         "the half of a sequence on the second rank gets its first state from the rank before, but "
@@ -153,7 +152,6 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(is_state_stopped=True),
         equivalents=("missing-term",),
-        held_out=True,
     ),
 }
 

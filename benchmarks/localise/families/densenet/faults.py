@@ -119,14 +119,12 @@ FAULTS: Mapping[str, Fault] = {
         "reduction-axis",
         change_model(are_taps_normed=True),
         equivalents=("norm-groups", "norm-kind", "argument"),
-        held_out=True,
     ),
     "uncertain_absent": Fault(
         "uncertain findings count as absent ones, CheXpert's policy of zeros: the loss has no mask",
         "mask-missing",
         change_model(are_uncertain_absent=True),
         equivalents=("ignore-index", "mask-kind", "missing-step", "loss-target"),
-        held_out=True,
     ),
 }
 

@@ -156,7 +156,6 @@ FAULTS: Mapping[str, Fault] = {
         "skip-missing",
         change_model(are_queries_added=False),
         equivalents=("missing-term", "missing-step"),
-        held_out=True,
     ),
     "squares_kept": Fault(
         "the converter from Haiku, whose matrices are (in, out), transposes those only that do not "
@@ -164,7 +163,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-transposed",
         _keep_squares,
         equivalents=("axes-swapped",),
-        held_out=True,
     ),
 }
 

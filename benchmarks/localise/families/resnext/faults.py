@@ -124,14 +124,12 @@ FAULTS: Mapping[str, Fault] = {
         "gradient-stopped",
         change_model(are_statistics_stopped=True),
         equivalents=("missing-term",),
-        held_out=True,
     ),
     "colors_reversed": Fault(
         "images are read by OpenCV and not converted: blue is first, not red",
         "channel-order",
         change_model(are_colors_reversed=True),
         equivalents=("batch", "input-order", "scan-direction", "input-source"),
-        held_out=True,
     ),
     "decay_all": Fault(
         "weight decay on norms and biases, too",

@@ -151,7 +151,6 @@ FAULTS: Mapping[str, Fault] = {
         "weight-swapped",
         _exchange_heads,
         equivalents=("input-source", "input-order"),
-        held_out=True,
     ),
     "sampler_default": Fault(
         "the warp's sampler does not align corners, its default since version 1.3, though places "
@@ -160,7 +159,6 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_warp_corners_aligned=False),
         lambda *_: [Anywhere("(?i)corner|sampl|interpol|linear|grid|coord|position|shift|offset")],
         equivalents=("position-offset", "resize-mode", "argument"),
-        held_out=True,
     ),
 }
 
