@@ -136,7 +136,7 @@ def join_dataflows(
     fused_edges = _list_fused_edges(sides, groups, nodes_of_sides)
     slot_edges = _list_slot_edges(len(class_pairs), slot_pairs, (target, reference), nodes_of_sides)
     recorded_edges = [
-        _map_edges(nodes, side.parents).append(side_edges, slot_edges)
+        _map_edges(nodes, side.parents).append(side_edges)
         for nodes, side, side_edges in zip(nodes_of_sides, sides, fused_edges, strict=True)
     ]
     has_parents_t, has_parents_r = (edges.flag_children(n_nodes) for edges in recorded_edges)
@@ -155,8 +155,12 @@ def join_dataflows(
         classes_t >= 0, phases_t[np.maximum(classes_t, 0)], phases_r[np.maximum(classes_r, 0)]
     )
     joined_sides = (
-        JoinedSide(target, nodes_t, classes_t, recorded_edges[0].append(bridges_t.edges)),
-        JoinedSide(reference, nodes_r, classes_r, recorded_edges[1].append(bridges_r.edges)),
+        JoinedSide(
+            target, nodes_t, classes_t, recorded_edges[0].append(bridges_t.edges, slot_edges)
+        ),
+        JoinedSide(
+            reference, nodes_r, classes_r, recorded_edges[1].append(bridges_r.edges, slot_edges)
+        ),
     )
     parents, order = _order_nodes(joined_sides, phase, np.ones(n_pairs, dtype=bool))
     return JointDataflow(
