@@ -95,8 +95,15 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
     accepted |= _find_unrecorded_sums(faulty, changed, leaf, accepted)
     accepted |= _find_new_ops(clean, faulty, pairs, roots_of_phase)
     accepted = {op for op in accepted if phase[op] == first_phase}
+    calls = ops["forward"].tolist()
+    accepted |= {op for op, call in enumerate(calls) if call in roots_of_phase}
+    # what a module passes on and the gradients of its parameters are two records of one call
+    root_calls = {calls[op] for op in roots_of_phase} - {-1}
+    kinds = ops["kind"].tolist()
     accepted |= {
-        op for op, forward in enumerate(ops["forward"].tolist()) if forward in roots_of_phase
+        op
+        for op, call in enumerate(calls)
+        if call in root_calls and kinds[op] == "parameters_grad"
     }
     names = ops["name"].tolist()
     effect = _compute_effect(clean, faulty, pairs, changed, first_phase)
