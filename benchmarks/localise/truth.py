@@ -98,12 +98,12 @@ def find_truth(clean: Dump, faulty: Dump) -> Truth:
     calls = ops["forward"].tolist()
     accepted |= {op for op, call in enumerate(calls) if call in roots_of_phase}
     # what a module passes on and the gradients of its parameters are two records of one call
-    root_calls = {calls[op] for op in roots_of_phase} - {-1}
+    accepted_calls = {calls[op] for op in accepted} - {-1}
     kinds = ops["kind"].tolist()
     accepted |= {
         op
         for op, call in enumerate(calls)
-        if call in root_calls and kinds[op] == "parameters_grad"
+        if call in accepted_calls and kinds[op] == "parameters_grad"
     }
     names = ops["name"].tolist()
     effect = _compute_effect(clean, faulty, pairs, changed, first_phase)
