@@ -358,7 +358,7 @@ def _bridge_unread_values(side: JoinedSide, agrees: Flags) -> Edges:
     has_value = side.classes >= 0
     has_value[:n_pairs] &= ~agrees
     values = np.maximum(side.classes, 0)
-    is_unread = (flow.producers[values] >= 0) & (flow.consumers.counts[values] == 0)
+    is_unread = (flow.producers[values] >= 0) & (flow.first_consumers[values] < 0)
     edges: list[tuple[int, int]] = []
     for node in np.flatnonzero(has_value & is_unread).tolist():
         value = int(side.classes[node])

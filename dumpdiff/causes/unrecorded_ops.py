@@ -14,6 +14,7 @@ from itertools import permutations
 
 import numpy as np
 
+from ..graph.joined_blocks import list_block_starts
 from ..model.arrays import AnyArray, Ints
 from ..operators import compute_relative_distance
 from ..operators.activations import ACTIVATIONS, ACTIVATIONS_BY_KIND
@@ -201,10 +202,5 @@ def _find_block(output: AnyArray, array: AnyArray, axis: int) -> _Block | None:
     width, remainder = divmod(array.size, n_rows)
     if not has_shape or remainder or width <= 1:
         return None
-    rows, block = output.reshape(n_rows, -1), array.reshape(n_rows, width)
-    starts = tuple(
-        start
-        for start in range(0, rows.shape[1] - width + 1, math.prod(output.shape[axis + 1 :]))
-        if rows[0, start] == block[0, 0] and np.array_equal(rows[:, start : start + width], block)
-    )
+    starts = tuple(list_block_starts(output, array, axis))
     return _Block(n_rows, starts, width) if starts else None

@@ -35,6 +35,7 @@ class Dataflow:
 
     flow: Flow
     computing: Flags  #: (ops,) which of the trace's ops these are
+    producers: Ints  #: (classes,) see :func:`_find_producers`
     link_table: Ints  #: (links, 4) in the order of the fields of :class:`Link`
 
     @property
@@ -97,7 +98,7 @@ class Dataflow:
 
     def is_produced(self, value: int) -> bool:
         """Return whether an op produced it, or received it as its gradient."""
-        return bool(_find_producers(self.flow)[value] >= 0)
+        return bool(self.producers[value] >= 0)
 
     def list_results(self, op: int) -> tuple[int, ...]:
         """Return the values that decide the state of an op.
@@ -135,7 +136,7 @@ def _build_dataflow(flow: Flow, graph: JointGraph, nodes: Ints, classes: Ints) -
     links = np.stack([link_producers, consumers[rows], values[rows], produced_values], axis=1)
     # A value that equals a later one by chance is not computed from it.
     is_link = (links[:, 0] >= 0) & (links[:, 0] < links[:, 1])
-    return Dataflow(flow, computing, links[is_link])
+    return Dataflow(flow, computing, producers, links[is_link])
 
 
 def _flag_computing_ops(flow: Flow) -> Flags:

@@ -174,7 +174,7 @@ class Flow:
     def has_known_sources(self) -> Flags:
         """(classes,) true for what is known to come from others although no op produced it."""
         flags = np.zeros(len(self.classes), dtype=bool)
-        flags[[*self.known_sources]] = True
+        flags[[*self.known_sources, *self.joined_blocks]] = True
         return flags
 
     @cached_property
@@ -443,7 +443,6 @@ class Flow:
             **{state: Bridge(read, "state") for state, read in self.written_states.items()},
             **{x: Bridge(read, "multiple") for x, read in self.scaled_gradients.items()},
             **self.mask_sources,
-            **{whole: Bridge(parts, "joined") for whole, parts in self.joined_blocks.items()},
             **{part: Bridge((whole,), "part") for part, whole in self.partitions.items()},
         }
 

@@ -102,11 +102,21 @@ def _find_block(whole: AnyArray | None, part: AnyArray | None, axis: int) -> int
         return -1
     if (part == part.flat[0]).all():
         return -1
-    whole, part = np.moveaxis(whole, axis, 0), np.moveaxis(part, axis, 0)
-    starts = [
-        start
-        for start in range(len(whole) - len(part) + 1)
-        if whole[start].flat[0] == part.flat[0]
-        and np.array_equal(whole[start : start + len(part)], part)
-    ]
+    starts = list_block_starts(whole, part, axis)
     return starts[0] if len(starts) == 1 else -1
+
+
+def list_block_starts(whole: AnyArray, part: AnyArray, axis: int) -> list[int]:
+    """Return where the blocks of a whole along an axis begin that hold the numbers of a part.
+
+    A block is as many columns of the whole with its axes before ``axis`` as rows, the others as
+    columns; these are what the starts count. The part has a multiple of as many elements as rows.
+    """
+    n_rows = math.prod(whole.shape[:axis])
+    rows, block = whole.reshape(n_rows, -1), part.reshape(n_rows, -1)
+    width = block.shape[1]
+    return [
+        start
+        for start in range(0, rows.shape[1] - width + 1, math.prod(whole.shape[axis + 1 :]))
+        if rows[0, start] == block[0, 0] and np.array_equal(rows[:, start : start + width], block)
+    ]

@@ -123,7 +123,7 @@ def find_bridges(flow: Flow, values: Iterable[int]) -> dict[int, Bridge]:
 
 def _find_parts(flow: Flow, value: int) -> Bridge | None:
     """Return the bridge to recorded values that are parts of a value, or that it is a part of."""
-    if value in flow.known_sources and value not in flow.joined_blocks:
+    if value in flow.known_sources:
         return flow.known_sources[value]
     scalars = _find_stacked_scalars(flow, flow.consumers[value][0], value)
     if scalars:

@@ -140,7 +140,7 @@ def _add_joint_changes(region: Region, changes: Iterator[Change]) -> Iterator[Ch
         likeness = _describe_likeness(region, change)
         joined_numbers = {change.number}
         # steps that read results of other operators are less alike
-        for wider_likeness in (likeness, replace(likeness, producer_kinds=())):
+        for wider_likeness in dict.fromkeys((likeness, replace(likeness, producer_kinds=()))):
             group = _add_to_group(similar_changes, wider_likeness, change)
             numbers = set(group)
             are_apart = not any(region.followers[number] & numbers for number in numbers)
