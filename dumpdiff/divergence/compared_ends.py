@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..graph import Flow
-from ..graph.adjoints import MATRIX_PRODUCT_KINDS, PRODUCT_KINDS
+from ..graph.gradients import MATRIX_PRODUCT_KINDS, PRODUCT_KINDS
 from ..model.arrays import Floats, Ints
 from ..model.trace import BACKWARD, FORWARD
 from ..model.verdict import AGREEING, INTRODUCED, RECONVERGED

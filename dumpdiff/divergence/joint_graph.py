@@ -13,7 +13,7 @@ import numpy as np
 from ..comparison import Comparison
 from ..comparison.op_kinds import OpKinds
 from ..graph import Flow, find_common_dtype, list_kept_values
-from ..graph.adjoints import VALUE_DEPENDENT_KINDS
+from ..graph.gradients import VALUE_DEPENDENT_KINDS
 from ..model.arrays import Flags, Floats, Ints, Objects, view_numbers
 from ..model.int_lists import IntLists
 from ..model.trace import FORWARD

@@ -21,7 +21,7 @@ from ..alignment.fused_groups import CUTTING_KINDS
 from ..comparison.layouts import has_common_order
 from ..comparison.metrics import compute_metrics
 from ..comparison.whole_tensors import load_pair
-from ..graph.adjoints import MATRIX_PRODUCT_KINDS
+from ..graph.gradients import MATRIX_PRODUCT_KINDS
 from ..model.arrays import AnyArray, Flags
 from ..model.recorded_shapes import drop_unit_axes, have_one_order, load_readable_tensor
 from ..model.trace import FORWARD

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..graph.adjoints import Gradients
+from ..graph.gradients import Gradients
 from ..model.arrays import Flags
 from ..model.trace import BACKWARD, FORWARD
 from .joint_graph import GraphSide, JointGraph

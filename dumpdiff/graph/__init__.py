@@ -4,15 +4,12 @@
 the same values into value classes and returns the :class:`Flow` that the alignment works on.
 """
 
-from .adjoints import (
-    Gradients,
-    collect_recorded_gradients,
-    find_gradients,
-    find_returned_gradients,
-)
+from .adjoints import find_gradients
 from .dataflow import Flow
 from .flow_builder import build_flow, mark_shape_reads
+from .gradients import Gradients
 from .precision import find_common_dtype
+from .recorded_gradients import collect_recorded_gradients, find_returned_gradients
 from .updates import (
     Update,
     find_updated_weights,
