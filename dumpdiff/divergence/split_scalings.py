@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 
 from ..graph.gradients import Gradients
-from ..model.arrays import Flags
+from ..model.arrays import Flags, Floats, Ints
 from ..model.trace import BACKWARD, FORWARD
 from .joint_graph import GraphSide, JointGraph
 
@@ -54,27 +55,32 @@ def find_scaled_gradients(graph: JointGraph) -> frozenset[int]:
     """
     pairs = graph.comparison.pairs
     differs = pairs["error"].to_numpy(dtype=float) > pairs["tolerance"].to_numpy(dtype=float)
-    nodes = np.flatnonzero(differs & (graph.phase[: len(pairs)] == BACKWARD)).tolist()
-    factors = {
-        node: _find_factor(graph, tuple(int(side.classes[node]) for side in graph.sides))
-        for node in nodes
-    }
-    factors = {node: factor for node, factor in factors.items() if abs(factor - 1) > _SAME_FACTOR}
+    nodes = np.flatnonzero(differs & (graph.phase[: len(pairs)] == BACKWARD))
     gradients = graph.comparison.alignment.gradients
-    if not factors or gradients is None:
+    factors = _find_factors(graph, graph.target_classes[nodes], graph.reference_classes[nodes])
+    is_multiple = np.abs(factors - 1) > _SAME_FACTOR  # NaN is none
+    if gradients is None or not is_multiple.any():
         return frozenset()
     values_of_t, values_of_r = _map_values(gradients[0]), _map_values(gradients[1])
     return frozenset(
         node
-        for node, factor in factors.items()
-        if any(
-            math.isclose(factor * _find_factor(graph, values), 1.0, rel_tol=_SAME_FACTOR)
-            for values in itertools.product(
-                values_of_t[int(graph.target_classes[node])],
-                values_of_r[int(graph.reference_classes[node])],
-            )
+        for node, factor in zip(nodes[is_multiple].tolist(), factors[is_multiple], strict=True)
+        if _have_factor(
+            graph,
+            values_of_t[int(graph.target_classes[node])],
+            values_of_r[int(graph.reference_classes[node])],
+            1.0 / factor,
         )
     )
+
+
+def _have_factor(
+    graph: JointGraph, values_t: Iterable[int], values_r: Iterable[int], factor: float
+) -> bool:
+    """Return whether one of the target's values is one of the reference's times a number."""
+    candidates = np.array(list(itertools.product(values_t, values_r)), dtype=int).reshape(-1, 2)
+    factors = _find_factors(graph, candidates[:, 0], candidates[:, 1])
+    return bool((np.abs(factors - factor) <= _SAME_FACTOR * abs(factor)).any())
 
 
 def _map_values(gradients: Gradients) -> dict[int, set[int]]:
@@ -87,25 +93,25 @@ def _map_values(gradients: Gradients) -> dict[int, set[int]]:
     return values_of
 
 
-def _find_factor(graph: JointGraph, classes: tuple[int, ...]) -> float:
-    """Return the number by which the reference's value is multiplied on the target; NaN if none is.
+def _find_factors(graph: JointGraph, values_t: Ints, values_r: Ints) -> Floats:
+    """Return (values,) by which number the reference's values are multiplied on the target.
 
-    It may be negative. The extremes and the norm have to show it.
+    It may be negative. The extremes and the norm have to show it: NaN where they show none.
     """
-    numbers_t, numbers_r = (
-        [side.flow.list_column(name)[value] for name in _NUMBERS]
-        for side, value in zip(graph.sides, classes, strict=True)
+    (size_t, high_t, low_t, norm_t), (size_r, high_r, low_r, norm_r) = (
+        [side.flow.classes[name].to_numpy(dtype=float)[values] for name in _NUMBERS]
+        for side, values in zip(graph.sides, (values_t, values_r), strict=True)
     )
-    (size_t, high_t, low_t, norm_t), (size_r, high_r, low_r, norm_r) = numbers_t, numbers_r
-    if size_t != size_r or size_t < _MIN_SIZE or not (norm_r > 0 and norm_t > 0):
-        return math.nan
-    factor = float(norm_t / norm_r)
-    for sign, ends in ((1, (high_r, low_r)), (-1, (low_r, high_r))):
-        scaled_ends = [sign * factor * end for end in ends]
-        slack = _SAME_FACTOR * max(map(abs, scaled_ends))
-        if abs(high_t - scaled_ends[0]) <= slack and abs(low_t - scaled_ends[1]) <= slack:
-            return sign * factor
-    return math.nan
+    factors = np.full(len(values_t), math.nan)
+    with np.errstate(all="ignore"):
+        ratios = norm_t / norm_r
+        for sign, first, last in ((1, high_r, low_r), (-1, low_r, high_r)):
+            high, low = sign * ratios * first, sign * ratios * last
+            slack = _SAME_FACTOR * np.maximum(np.abs(high), np.abs(low))
+            is_scaled = (np.abs(high_t - high) <= slack) & (np.abs(low_t - low) <= slack)
+            factors = np.where(is_scaled & np.isnan(factors), sign * ratios, factors)
+    is_known = (size_t == size_r) & (size_t >= _MIN_SIZE) & (norm_t > 0) & (norm_r > 0)
+    return np.where(is_known, factors, math.nan)
 
 
 def multiplies_one_value(graph: JointGraph, node: int) -> bool:

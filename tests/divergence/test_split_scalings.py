@@ -104,5 +104,5 @@ def build_side(value, gradient):
         "norm": [np.linalg.norm(gradient), np.linalg.norm(value)],
     }
     return SimpleNamespace(
-        flow=SimpleNamespace(list_column=columns.__getitem__), classes=np.array([0])
+        flow=SimpleNamespace(classes=pd.DataFrame(columns)), classes=np.array([0])
     )
