@@ -1,0 +1,1 @@
+"""A joint-embedding predictive model of images."""
