@@ -63,6 +63,9 @@ class Model:
     is_feed_forward_half: bool = False  #: the feed-forward layers in bfloat16
     are_groups_interleaved: bool = False  #: layers take turns with the groups, not half by half
     is_gradient_of_last_call: bool = False  #: of a group's layers, only the last one's counts
+    are_queries_masked: bool = False  #: padding is masked as query, not as key; MindSpore only
+    #: of the softmax of attention: the gradient is not centered; PyTorch only
+    is_softmax_gradient_plain: bool = False
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(eps=1e-6))
 
     def batch(self) -> tuple[np.ndarray, ...]:

@@ -162,6 +162,29 @@ FAULTS: Mapping[str, Fault] = {
         change_model(is_gradient_of_last_call=True),
         equivalents=("missing-term", "gradient-scaled", "update-missing"),
     ),
+    "queries_masked": Fault(
+        "the mask of padding is on the axis of the queries, not of the keys: scores of queries of "
+        "padding are masked, and all tokens see its keys",
+        "axes-swapped",
+        change_model(are_queries_masked=True),
+        held_out=True,
+        equivalents=(
+            "mask-missing",
+            "mask-kind",
+            "missing-step",
+            "missing-term",
+            "input-source",
+            "argument",
+        ),
+    ),
+    "softmax_gradient": Fault(
+        "the backward pass of a fused attention multiplies gradients by the probabilities, but "
+        "does not subtract the sum of both over the keys",
+        "missing-term",
+        change_model(is_softmax_gradient_plain=True),
+        held_out=True,
+        equivalents=("gradient-stopped", "gradient-scaled", "straight-through", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -183,6 +206,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("feed_forward_half", "pytorch"),
     ("groups_interleaved", "mindspore"),
     ("last_call_gradient", "pytorch"),
+    ("queries_masked", "mindspore"),
+    ("softmax_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

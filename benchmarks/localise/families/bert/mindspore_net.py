@@ -28,7 +28,12 @@ MASKED = -10000.0
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
-    if model.is_feed_forward_half or model.is_gradient_of_last_call:
+    is_changed = (
+        model.is_feed_forward_half
+        or model.is_gradient_of_last_call
+        or model.is_softmax_gradient_plain
+    )
+    if is_changed:
         raise SystemExit("a fault of the PyTorch net")
     return BertNetworkWithLoss(model)
 
@@ -197,11 +202,12 @@ class BertModel(nn.Cell):
         self.dense = build_dense(model, "pooler")
         self.is_mask_added = model.is_mask_added
         self.is_mean_pooled = model.pooled_tokens == "mean"
+        self.mask_shape = (BATCH, 1, SEQ, 1) if model.are_queries_masked else (BATCH, 1, 1, SEQ)
 
     def construct(self, tokens, segments, mask):
         words, table = self.bert_embedding_lookup(tokens)
         x = self.embedding_mapping(self.bert_embedding_postprocessor(words, segments))
-        mask = mask.astype(ms.float32).reshape(BATCH, 1, 1, SEQ)
+        mask = mask.astype(ms.float32).reshape(self.mask_shape)
         mask_bias = mask if self.is_mask_added else (1.0 - mask) * MASKED
         x = self.bert_encoder(x, mask_bias)
         pooled = x.mean(1) if self.is_mean_pooled else x[:, 0]

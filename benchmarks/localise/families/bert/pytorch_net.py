@@ -30,6 +30,8 @@ IGNORED = -100
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
+    if model.are_queries_masked:
+        raise SystemExit("a fault of the MindSpore net")
     return AlbertForPreTraining(model)
 
 
@@ -103,6 +105,21 @@ class AlbertEmbeddings(nn.Module):
         return self.LayerNorm(embeddings + positions)
 
 
+class UncenteredSoftmax(torch.autograd.Function):
+    """Softmax of the last axis; its backward pass does not subtract the sum over a row."""
+
+    @staticmethod
+    def forward(context, scores: Tensor) -> Tensor:
+        probabilities = F.softmax(scores, dim=-1)
+        context.save_for_backward(probabilities)
+        return probabilities
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> Tensor:
+        (probabilities,) = context.saved_tensors
+        return probabilities * gradient
+
+
 class AlbertAttention(nn.Module):
     """Attention of all tokens to those that are no padding, residual sum and norm."""
 
@@ -114,6 +131,7 @@ class AlbertAttention(nn.Module):
         self.dense = load_linear(model, f"{path}.o")
         self.LayerNorm = load_norm(model, f"{path}.norm1")
         self.is_norm_first = model.is_norm_first
+        self.is_softmax_gradient_plain = model.is_softmax_gradient_plain
 
     def transpose_for_scores(self, x: Tensor) -> Tensor:
         """Return (batch, heads, SEQ, HEAD_DIM)."""
@@ -124,7 +142,10 @@ class AlbertAttention(nn.Module):
         key = self.transpose_for_scores(self.key(x))
         value = self.transpose_for_scores(self.value(x))
         scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(HEAD_DIM)
-        probabilities = F.softmax(scores + mask, dim=-1)
+        if self.is_softmax_gradient_plain:
+            probabilities = UncenteredSoftmax.apply(scores + mask)
+        else:
+            probabilities = F.softmax(scores + mask, dim=-1)
         return torch.matmul(probabilities, value).transpose(2, 1).flatten(2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

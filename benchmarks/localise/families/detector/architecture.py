@@ -62,6 +62,9 @@ class Model:
     slope: float = SLOPE  #: of all leaky relus
     are_targets_sized: bool = False  #: the loss takes an object's second corner for its size
     are_norms_frozen: bool = False  #: batch norms read their running statistics
+    are_pools_chained: bool = False  #: the wide pooling reads the narrow one's; MindSpore only
+    #: of the poolings, an element keeps the gradient of its last window; PyTorch only
+    is_pooling_gradient_assigned: bool = False
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(kind="momentum", weight_decay=5e-4, clip=0.0)
     )

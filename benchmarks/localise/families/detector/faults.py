@@ -117,6 +117,22 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_norms_frozen=True),
         equivalents=("argument", "norm-kind", "norm-missing", "input-source"),
     ),
+    "pools_chained": Fault(
+        "the wide pooling reads the result of the narrow one, as in SPPF, though it still has the "
+        "wide window of SPP",
+        "input-source",
+        change_model(are_pools_chained=True),
+        held_out=True,
+        equivalents=("layer-order", "skip-source", "pooling", "argument"),
+    ),
+    "pooling_gradient": Fault(
+        "the backward pass of the poolings assigns gradients to the largest elements where windows "
+        "overlap, and does not add them up",
+        "missing-term",
+        change_model(is_pooling_gradient_assigned=True),
+        held_out=True,
+        equivalents=("gradient-stopped", "gradient-scaled", "missing-step"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -136,6 +152,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("slope", "pytorch"),
     ("targets_sized", "mindspore"),
     ("norms_frozen", "pytorch"),
+    ("pools_chained", "mindspore"),
+    ("pooling_gradient", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

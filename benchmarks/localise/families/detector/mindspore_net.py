@@ -34,6 +34,7 @@ def build_loss(model: Model) -> nn.Cell:
         or not model.has_enclosing_term
         or model.is_modulation_stopped
         or model.are_norms_frozen
+        or model.is_pooling_gradient_assigned
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -137,10 +138,14 @@ class SPP(nn.Cell):
         self.wide_pool = nn.MaxPool2d(5, 1, pad_mode="same")
         self.conv = ConvNormAct(model, "pooled")
         self.is_pooled_twice = model.variant == "written"
+        self.are_pools_chained = model.are_pools_chained
 
     def construct(self, x):
         narrow = self.narrow_pool(x)
-        wide = self.narrow_pool(narrow) if self.is_pooled_twice else self.wide_pool(x)
+        if self.is_pooled_twice:
+            wide = self.narrow_pool(narrow)
+        else:
+            wide = self.wide_pool(narrow if self.are_pools_chained else x)
         return self.conv(ops.concat((x, narrow, wide), 1))
 
 

@@ -33,6 +33,7 @@ def build_loss(model: Model) -> nn.Module:
         or model.alpha != ALPHA
         or model.normalizer != "objects"
         or model.are_targets_sized
+        or model.are_pools_chained
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -82,12 +83,41 @@ class Bottleneck(nn.Module):
         return x + self.conv2(self.conv1(x))
 
 
+class AssignedMaxPool(torch.autograd.Function):
+    """Max pooling of overlapping windows; its backward pass is that of windows side by side.
+
+    An element that is the largest one of several windows gets the gradient of the last of them.
+    """
+
+    @staticmethod
+    def forward(context, x: Tensor, size: int) -> Tensor:
+        pool = torch.ops.aten.max_pool2d_with_indices
+        pooled, indices = pool(x, [size, size], [1, 1], [size // 2, size // 2])
+        context.save_for_backward(indices)
+        return pooled
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        (indices,) = context.saved_tensors
+        zeros = torch.zeros_like(gradient).flatten(2)
+        assign = torch.ops.aten.scatter.src
+        return assign(zeros, 2, indices.flatten(2), gradient.flatten(2)).view_as(gradient), None
+
+
+class AssignedMaxPool2d(nn.MaxPool2d):
+    """A module of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return AssignedMaxPool.apply(x, self.kernel_size)
+
+
 class SPP(nn.Module):
     """Features next to what is pooled around them."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.pools = nn.ModuleList(nn.MaxPool2d(size, 1, padding=size // 2) for size in (3, 5))
+        pool_class = AssignedMaxPool2d if model.is_pooling_gradient_assigned else nn.MaxPool2d
+        self.pools = nn.ModuleList(pool_class(size, 1, padding=size // 2) for size in (3, 5))
         self.conv = ConvModule(model, "pooled")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -71,6 +71,8 @@ class Model:
     is_turn_repeated: bool = False  #: gradients of queries and keys are turned as these, not back
     are_values_normed: bool = False  #: by head, without a weight
     are_windows_odd: bool = False  #: windows are in the odd layers; PyTorch only
+    label_shift: int = 1  #: places from a token to its label; MindSpore only
+    are_scores_half: bool = False  #: scores and their softmax in bfloat16; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(learning_rate=5e-3, beta2=0.95, weight_decay=0.1)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from claims import Anywhere, Ratio, Values
+from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_optimizer
 from families.gemma.architecture import GLOBAL_BASE, GROUP, HEAD_DIM, LAYERS, WINDOW, Model
@@ -204,6 +204,21 @@ FAULTS: Mapping[str, Fault] = {
         change_model(are_windows_odd=True),
         equivalents=("mask-missing", "input-source", "argument"),
     ),
+    "labels_shifted_twice": Fault(
+        "labels are shifted in front of the loss, which shifts them again: a token's label is the "
+        "one after the next",
+        "label-shift",
+        change_model(label_shift=2),
+        held_out=True,
+        equivalents=("loss-target", "input-source", "row-shift", "missing-step"),
+    ),
+    "scores_half": Fault(
+        "scores and their softmax in bfloat16: the softmax lacks its cast to float32",
+        "low-precision",
+        change_model(are_scores_half=True),
+        lambda *_: [Words("bfloat16")],
+        held_out=True,
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -231,6 +246,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("values_normed", "pytorch"),
     ("one_added_twice", "mindspore"),
     ("windows_odd", "pytorch"),
+    ("labels_shifted_twice", "mindspore"),
+    ("scores_half", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

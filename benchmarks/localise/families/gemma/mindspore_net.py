@@ -35,6 +35,8 @@ MASKED = -1e9
 
 def build_loss(model: Model) -> nn.Cell:
     """Return the training loss of the model."""
+    if model.are_scores_half:
+        raise SystemExit("a fault of the PyTorch net")
     return GemmaForCausalLM(model)
 
 
@@ -237,6 +239,7 @@ class GemmaForCausalLM(nn.Cell):
         self.ignore_index = model.ignore_index
         self.is_head_stopped = model.is_head_stopped
         self.is_written_out = model.variant == "grouped"
+        self.label_shift = model.label_shift
 
     def construct(self, tokens):
         x, table = self.model(tokens)
@@ -245,8 +248,8 @@ class GemmaForCausalLM(nn.Cell):
         logits = ops.matmul(x.reshape(-1, HIDDEN), table.T)
         if self.soft_cap is not None:
             logits = self.soft_cap(logits)
-        logits = logits.reshape(BATCH, SEQ, VOCAB)[:, :-1].reshape(-1, VOCAB)
-        labels = tokens[:, 1:].reshape(-1)
+        logits = logits.reshape(BATCH, SEQ, VOCAB)[:, : -self.label_shift].reshape(-1, VOCAB)
+        labels = tokens[:, self.label_shift :].reshape(-1)
         if not self.is_written_out:
             return ops.cross_entropy(logits, labels, ignore_index=self.ignore_index)
         log_probs = ops.log_softmax(logits, -1)

@@ -37,6 +37,8 @@ Surroundings = tuple[Tensor, Tensor, Tensor]
 
 def build_loss(model: Model) -> nn.Module:
     """Return the training loss of the model."""
+    if model.label_shift != 1:
+        raise SystemExit("a fault of the MindSpore net")
     return Gemma3ForCausalLM(model)
 
 
@@ -122,6 +124,7 @@ class Gemma3Attention(nn.Module):
         self.group_gradient = model.group_gradient
         self.is_turn_repeated = model.is_turn_repeated
         self.are_values_normed = model.are_values_normed
+        self.are_scores_half = model.are_scores_half
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return queries, keys and values, (batch, heads, seq, HEAD_DIM)."""
@@ -167,8 +170,13 @@ class Gemma3Attention(nn.Module):
             scores = torch.matmul(query, key.transpose(2, 3)) * self.scaling
             if self.are_scores_capped:
                 scores = torch.tanh(scores / SCORE_CAP) * SCORE_CAP
+            if self.are_scores_half:
+                scores = scores.bfloat16()
             scores = scores.masked_fill(is_masked, torch.finfo(scores.dtype).min)
-            output = torch.matmul(F.softmax(scores, dim=-1), value)
+            probabilities = F.softmax(scores, dim=-1)
+            if self.are_scores_half:
+                probabilities = probabilities.float()
+            output = torch.matmul(probabilities, value)
         return self.o_proj(output.transpose(1, 2).reshape(*x.shape[:-1], -1))
 
 

@@ -68,16 +68,17 @@ class Model:
     are_parts_activated: bool = False  #: tanh of query and key each, before they are added
     is_padding_skipped: bool = False  #: the encoder's states stay as they are at padding
     softmax_axis: int = -1  #: of the energies (batch, SOURCE)
+    begin: int = BEGIN  #: the decoder's first token
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return source (batch, SOURCE), tokens of the decoder and labels (batch, TARGET), int32.
 
-        The tokens of the decoder are the labels, one step later, after BEGIN.
+        The tokens of the decoder are the labels, one step later, after ``begin``.
         """
         rng = np.random.default_rng(SEED + 1)
         source = draw_tokens(rng, SOURCE_VOCAB, SOURCE_LENGTHS)
         labels = draw_tokens(rng, TARGET_VOCAB, TARGET_LENGTHS)
-        tokens = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN)
+        tokens = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.begin)
         return source, tokens.astype(np.int32), labels
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from claims import Anywhere, Ratio, Values, Words
 
 from families.fault import Fault, change_model, change_weight
-from families.nmt.architecture import ATTENTION, BATCH, PADDING, TARGET_LENGTHS, Model
+from families.nmt.architecture import ATTENTION, BATCH, EMBED, PADDING, TARGET_LENGTHS, Model
 
 
 def _swap_directions(model: Model) -> Model:
@@ -200,6 +200,26 @@ FAULTS: Mapping[str, Fault] = {
         lambda *_: [Anywhere("(?i)ax[ei]s|dim|softmax")],
         equivalents=("reduction-axis", "argument", "axes-swapped"),
     ),
+    "begin_is_padding": Fault(
+        "the decoder's first token is that of padding, as Marian's models begin, not its own one",
+        "batch",
+        change_model(begin=PADDING),
+        held_out=True,
+        equivalents=("input-source", "argument"),
+    ),
+    "context_first": Fault(
+        "the decoder's input weights come from a checkpoint whose cell reads the context in front "
+        "of the token, not behind it",
+        "channel-order",
+        change_weight("decoder.weight_ih", lambda weight: np.roll(weight, -EMBED, axis=1)),
+        lambda *_: [
+            Anywhere(
+                r"(?i)order|column|channel|exchang|swap|permut|row|roll|shift|concat|split|part"
+            )
+        ],
+        held_out=True,
+        equivalents=("input-order", "weight-rows", "split-order", "weight-swapped", "row-shift"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -227,6 +247,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("parts_activated", "pytorch"),
     ("padding_skipped", "mindspore"),
     ("softmax_axis", "pytorch"),
+    ("begin_is_padding", "mindspore"),
+    ("context_first", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

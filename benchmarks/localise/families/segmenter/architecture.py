@@ -81,6 +81,7 @@ class Model:
     is_first_class_ignored: bool = False  #: labels of the others are one less
     #: rows of keys and values are read head by head; PyTorch only
     are_keys_read_by_head: bool = False
+    score_divisor: int = HEAD_DIM  #: scores are divided by its root; PyTorch only
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(
             kind="momentum", weight_decay=5e-4, clip=1.0, group="vectors", group_rate=2.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 from claims import Anywhere, Ratio, Values
 
 from families.fault import Fault, change_model, change_optimizer
-from families.segmenter.architecture import GRID, Model
+from families.segmenter.architecture import BLOCKS, GRID, WIDTH, Model
 
 #: Batch norms of one size that a table of names exchanged.
 _SWAPPED_NORMS = ("blocks.2.second.depthwise.norm", "blocks.2.second.pointwise.norm")
@@ -21,6 +22,15 @@ def _swap_norms(model: Model) -> Model:
     for kind in ("weight", "bias"):
         weights[f"{first}.{kind}"] = model.weights[f"{second}.{kind}"]
         weights[f"{second}.{kind}"] = model.weights[f"{first}.{kind}"]
+    return replace(model, weights=weights)
+
+
+def _clear_last_norms(model: Model) -> Model:
+    """Set the weights of the last batch norm of each block's branch to zero."""
+    weights = dict(model.weights)
+    for n in range(len(BLOCKS)):
+        name = f"blocks.{n}.second.pointwise.norm.weight"
+        weights[name] = np.zeros_like(weights[name])
     return replace(model, weights=weights)
 
 
@@ -213,6 +223,23 @@ FAULTS: Mapping[str, Fault] = {
             "input-source",
         ),
     ),
+    "last_norms_initial": Fault(
+        "weights are initialized behind the loading of the checkpoint, not before it: the last "
+        "norm of each residual block begins at zero",
+        "zeroed",
+        _clear_last_norms,
+        lambda *_: [Anywhere("(?i)filled with 0|zero")],
+        held_out=True,
+        equivalents=("missing-term",),
+    ),
+    "score_divisor": Fault(
+        "scores are divided by the root of all channels, not of those of a head",
+        "scale",
+        change_model(score_divisor=WIDTH),
+        lambda faulty, clean: [Ratio((faulty.score_divisor / clean.score_divisor) ** -0.5)],
+        held_out=True,
+        equivalents=("constant-factor", "argument"),
+    ),
 }
 
 CASES: tuple[tuple[str, str], ...] = (
@@ -242,6 +269,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("gradient_corners", "pytorch"),
     ("first_class_ignored", "mindspore"),
     ("keys_read_by_head", "pytorch"),
+    ("last_norms_initial", "mindspore"),
+    ("score_divisor", "pytorch"),
 )
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

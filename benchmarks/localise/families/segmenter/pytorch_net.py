@@ -180,6 +180,7 @@ class Attention(nn.Module):
         self.is_fused = model.variant == "functional"
         self.is_image_transposed = model.is_attention_image_transposed
         self.are_keys_read_by_head = model.are_keys_read_by_head
+        self.scale = model.score_divisor**-0.5
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         batch, pixels, channels = x.shape
@@ -197,7 +198,7 @@ class Attention(nn.Module):
         if self.is_fused:
             y = F.scaled_dot_product_attention(q, k, v)
         else:
-            attn = (q @ k.transpose(-2, -1)) * HEAD_DIM**-0.5
+            attn = (q @ k.transpose(-2, -1)) * self.scale
             y = attn.softmax(dim=-1) @ v
         return self.proj(y.transpose(1, 2).reshape(batch, pixels, channels))
 

@@ -69,6 +69,9 @@ class Model:
     residual_scale: float = 1.0  #: of the residual sum in front of the last block
     is_sample_stopped: bool = False  #: no gradient flows through what is drawn from the posterior
     is_first_emphasized: bool = False  #: the first sample, too, as if it came after itself
+    #: the gradient of all causal paddings begins at the padding; MindSpore only
+    is_padding_gradient_early: bool = False
+    is_target_emphasized: bool = False  #: waveforms of the loss; PyTorch only
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return waveforms (BATCH, 1, SAMPLES) and noise (BATCH, LATENT, STEPS), float32."""

@@ -39,6 +39,7 @@ def build_loss(model: Model) -> nn.Cell:
         or model.is_upsampling_half
         or model.is_tiled
         or not model.has_log_scale
+        or model.is_target_emphasized
     )
     if is_changed:
         raise SystemExit("a fault of the PyTorch net")
@@ -169,6 +170,20 @@ class Encoder(nn.Cell):
         return ops.split(parameters, LATENT, axis=1)
 
 
+class EarlyGradientPad(nn.Cell):
+    """The padding of a convolution; its backward pass keeps the first steps, not the last ones."""
+
+    def __init__(self, pad: nn.Cell) -> None:
+        super().__init__()
+        self.pad = pad
+
+    def construct(self, x):
+        return self.pad(x)
+
+    def bprop(self, x, out, gradient):
+        return (gradient[:, :, : x.shape[2]],)
+
+
 class GatedBlock(nn.Cell):
     """A gated, dilated, causal convolution; a residual sum, and what is skipped to the end."""
 
@@ -179,6 +194,8 @@ class GatedBlock(nn.Cell):
         n_padded = (KERNEL - 1) * dilation
         n_behind = n_padded // 2 if is_last and model.is_padded_around else 0
         self.pad = nn.ConstantPad1d((n_padded - n_behind, n_behind), 0.0)
+        if model.is_padding_gradient_early:
+            self.pad = EarlyGradientPad(self.pad)
         self.conv = WeightNormConv1d(model, f"blocks.{n}.dilated", dilation=dilation)
         self.conv.is_magnitude_of_all = is_last and model.is_magnitude_of_all
         self.skip = build_convolution(model, f"blocks.{n}.skip")

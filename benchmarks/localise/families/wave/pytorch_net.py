@@ -43,6 +43,7 @@ def build_loss(model: Model) -> nn.Module:
         or not model.is_snake_divided
         or model.kl_reduction != "sequences"
         or model.is_mean_stopped
+        or model.is_padding_gradient_early
     )
     if is_changed:
         raise SystemExit("a fault of the MindSpore net")
@@ -156,12 +157,16 @@ class Encoder(nn.Module):
         self.to_posterior = load_pointwise(model, "posterior")
         self.is_first_emphasized = model.is_first_emphasized
 
-    def forward(self, waves: Tensor) -> tuple[Tensor, Tensor]:
+    def emphasize(self, waves: Tensor) -> Tensor:
+        """Return waveforms after pre-emphasis."""
         emphasized = waves[..., 1:] - EMPHASIS * waves[..., :-1]
         first = waves[..., :1]
         if self.is_first_emphasized:
             first = first * (1 - EMPHASIS)
-        x = torch.cat([first, emphasized], dim=-1)
+        return torch.cat([first, emphasized], dim=-1)
+
+    def forward(self, waves: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.emphasize(waves)
         mean, log_variance = self.to_posterior(self.block(x)).chunk(2, dim=1)
         return mean, log_variance
 
@@ -254,6 +259,8 @@ class WaveVAE(nn.Module):
             loss = -Laplace(wave_mean, log_scale.exp()).log_prob(waves).mean()
             divergence = kl_divergence(Normal(mean, deviation), Normal(0.0, 1.0))
             return loss + KL_WEIGHT * divergence.sum(dim=(1, 2)).mean()
+        if self.model.is_target_emphasized:
+            waves = self.encoder.emphasize(waves)
         losses = torch.abs(waves - wave_mean) * torch.exp(-log_scale) + math.log(2)
         if self.model.has_log_scale:
             losses = losses + log_scale
