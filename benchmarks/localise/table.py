@@ -36,7 +36,7 @@ part was written by
 once, and was opened
   for tuning: on 26 November 2026, three times on 27 November, eleven times on 28 November, ten \
 times on 29 November and
-  fourteen times on 30 November. At present no part is held out.
+  fourteen times on 30 November and on 1 December. At present no part is held out.
 - **tensors**: npy and graph against msprobe's whole tensors. **tensors-bare**: npy alone against \
 a ptdbg_ascend `.pkl`
   with npy files.

@@ -20,6 +20,7 @@ from .omitted_gradients import find_omitting_ops
 from .rearrangements import (
     find_exchanged_parts,
     find_misread_parts,
+    find_other_splits,
     find_rearranging_ops,
 )
 from .source_regions import find_source_nodes, select_roles
@@ -238,8 +239,9 @@ def build_location(
     ancestors, own_ops = states.ancestry[node].ancestors, (computing_ops[0], computing_ops[1])
     rearranging_ops = find_rearranging_ops(graph, ancestors, own_ops)
     exchanging_ops = find_exchanged_parts(graph, ancestors, own_ops)
-    for side, exchanges in enumerate(exchanging_ops):
-        rearranging_ops[side].extend(exchanges)
+    splitting_ops = find_other_splits(graph, ancestors, unpaired_nodes)
+    for side, found_ops in enumerate(rearranging_ops):
+        found_ops.extend((*exchanging_ops[side], *splitting_ops[side]))
     cutting_ops: tuple[list[int], list[int]] = ([], [])
     if graph.phase[node] == FORWARD:
         cutting_ops = find_misread_parts(graph, ancestors, own_ops)

@@ -284,6 +284,53 @@ def find_misread_parts(
     return cutting_ops
 
 
+def find_other_splits(
+    graph: JointGraph, ancestors: Sequence[int], unpaired_nodes: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return the ops that computed a fused tensor of one side, and the other side's parts of it.
+
+    ``ancestors`` are the nodes of agreeing values. A fused tensor agrees with the parts together,
+    in whatever order its rows are. If it is split into as many parts of these sizes, and none of
+    them, which are among ``unpaired_nodes``, is one of the other side, its rows are in another
+    order.
+    """
+    computing_ops: tuple[list[int], list[int]] = ([], [])
+    groups = graph.comparison.pairs["group"]
+    for node in ancestors:
+        group = groups.iat[node] if node < len(groups) else None
+        if group is None:
+            continue
+        values = (group.target, group.reference)
+        for side, own, others in zip((0, 1), values, values[::-1], strict=True):
+            sizes = sorted(graph.sides[1 - side].flow.sizes[list(others)].tolist())
+            if len(own) == 1 < len(others) and sizes == _list_sizes_of_parts(
+                graph, graph.sides[side], node, unpaired_nodes
+            ):
+                for ops, flow_side, computed in zip(
+                    computing_ops, graph.sides, values, strict=True
+                ):
+                    producers = flow_side.flow.producers[list(computed)].tolist()
+                    ops.extend(op for op in producers if op >= 0)
+    return computing_ops
+
+
+def _list_sizes_of_parts(
+    graph: JointGraph, side: GraphSide, whole: int, nodes: Sequence[int]
+) -> list[int]:
+    """Return the sizes of the values among some nodes that one side cut, [] if not from a whole.
+
+    Where the cut is not recorded, that one of them comes from the whole is known at least.
+    """
+    parts = []
+    for node in nodes:
+        producer = side.find_producer(node)
+        if side.classes[node] >= 0 and (producer < 0 or side.kinds[producer] in CUTTING_KINDS):
+            parts.append(node)
+    if not any(whole in graph.parents[part] for part in parts):
+        return []
+    return sorted(side.flow.sizes[side.classes[parts]].tolist())
+
+
 def find_common_sources(
     graph: JointGraph, state: Sequence[str], ancestors_of: Callable[[int], Sequence[int]]
 ) -> dict[int, int]:

@@ -88,6 +88,7 @@ def suggest_whole_attention(case: FaultCase) -> Iterator[Candidate]:
     yield from _fill_otherwise(case, call)
     yield from _take_recorded_masks(case, call)
     yield from _cut_heads_otherwise(call)
+    yield from _cut_parts_otherwise(call)
 
 
 def _fill_otherwise(case: FaultCase, call: _Call) -> Iterator[Candidate]:
@@ -165,6 +166,32 @@ def _join_heads(tensor: AnyArray) -> AnyArray:
     batch, heads, tokens, size = tensor.shape
     projection = tensor.transpose(0, 2, 3, 1).reshape(batch, tokens, heads, size)
     return projection.transpose(0, 2, 1, 3)
+
+
+def _cut_parts_otherwise(call: _Call) -> Iterator[Candidate]:
+    """Cut queries, keys and values from rows head by head, not part by part, or the reverse.
+
+    One projection has the rows of all three: all queries come first, or those of the first head,
+    its keys and its values.
+    """
+    if call.q.ndim != _HEAD_AXES or not call.q.shape == call.k.shape == call.v.shape:
+        return
+    batch, heads, tokens, size = call.q.shape
+    by_part = np.stack((call.q, call.k, call.v)).transpose(1, 3, 0, 2, 4)  # batch, tokens, parts
+    by_head = by_part.swapaxes(2, 3)
+    cut_by_part = by_head.reshape(batch, tokens, 3, heads, size).transpose(2, 0, 3, 1, 4)
+    cut_by_head = by_part.reshape(batch, tokens, heads, 3, size).transpose(3, 0, 2, 1, 4)
+    for (q, k, v), cut, rows in (
+        (cut_by_part, "part by part", "head by head"),
+        (cut_by_head, "head by head", "part by part"),
+    ):
+        yield Candidate(
+            attention(q, k, v, call.scale, call.hidden),
+            f"queries, keys and values cut {cut} from rows that are {rows}",
+            "cuts them as its rows are",
+            unchanged=call.output,
+            cause="split-order",
+        )
 
 
 def _fit_scale(case: FaultCase, call: _Call) -> Candidate:

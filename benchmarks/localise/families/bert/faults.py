@@ -167,7 +167,6 @@ FAULTS: Mapping[str, Fault] = {
         "padding are masked, and all tokens see its keys",
         "axes-swapped",
         change_model(are_queries_masked=True),
-        held_out=True,
         equivalents=(
             "mask-missing",
             "mask-kind",
@@ -182,7 +181,6 @@ FAULTS: Mapping[str, Fault] = {
         "does not subtract the sum of both over the keys",
         "missing-term",
         change_model(is_softmax_gradient_plain=True),
-        held_out=True,
         equivalents=("gradient-stopped", "gradient-scaled", "straight-through", "missing-step"),
     ),
 }

@@ -122,7 +122,6 @@ FAULTS: Mapping[str, Fault] = {
         "wide window of SPP",
         "input-source",
         change_model(are_pools_chained=True),
-        held_out=True,
         equivalents=("layer-order", "skip-source", "pooling", "argument"),
     ),
     "pooling_gradient": Fault(
@@ -130,7 +129,6 @@ FAULTS: Mapping[str, Fault] = {
         "overlap, and does not add them up",
         "missing-term",
         change_model(is_pooling_gradient_assigned=True),
-        held_out=True,
         equivalents=("gradient-stopped", "gradient-scaled", "missing-step"),
     ),
 }

@@ -209,7 +209,6 @@ FAULTS: Mapping[str, Fault] = {
         "one after the next",
         "label-shift",
         change_model(label_shift=2),
-        held_out=True,
         equivalents=("loss-target", "input-source", "row-shift", "missing-step"),
     ),
     "scores_half": Fault(
@@ -217,7 +216,6 @@ FAULTS: Mapping[str, Fault] = {
         "low-precision",
         change_model(are_scores_half=True),
         lambda *_: [Words("bfloat16")],
-        held_out=True,
     ),
 }
 

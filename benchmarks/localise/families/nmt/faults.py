@@ -204,7 +204,6 @@ FAULTS: Mapping[str, Fault] = {
         "the decoder's first token is that of padding, as Marian's models begin, not its own one",
         "batch",
         change_model(begin=PADDING),
-        held_out=True,
         equivalents=("input-source", "argument"),
     ),
     "context_first": Fault(
@@ -217,7 +216,6 @@ FAULTS: Mapping[str, Fault] = {
                 r"(?i)order|column|channel|exchang|swap|permut|row|roll|shift|concat|split|part"
             )
         ],
-        held_out=True,
         equivalents=("input-order", "weight-rows", "split-order", "weight-swapped", "row-shift"),
     ),
 }

@@ -229,7 +229,6 @@ FAULTS: Mapping[str, Fault] = {
         "zeroed",
         _clear_last_norms,
         lambda *_: [Anywhere("(?i)filled with 0|zero")],
-        held_out=True,
         equivalents=("missing-term",),
     ),
     "score_divisor": Fault(
@@ -237,7 +236,6 @@ FAULTS: Mapping[str, Fault] = {
         "scale",
         change_model(score_divisor=WIDTH),
         lambda faulty, clean: [Ratio((faulty.score_divisor / clean.score_divisor) ** -0.5)],
-        held_out=True,
         equivalents=("constant-factor", "argument"),
     ),
 }

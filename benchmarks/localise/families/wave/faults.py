@@ -134,7 +134,6 @@ FAULTS: Mapping[str, Fault] = {
         "row-shift",
         change_model(is_padding_gradient_early=True),
         lambda *_: [Anywhere("(?i)shift|offset|crop|slice|row|position|index|pad|step")],
-        held_out=True,
         equivalents=(
             "causal-shift",
             "padding-mode",
@@ -148,7 +147,6 @@ FAULTS: Mapping[str, Fault] = {
         "not with the waveform",
         "loss-target",
         change_model(is_target_emphasized=True),
-        held_out=True,
         equivalents=("input-source", "missing-step", "missing-term"),
     ),
 }
