@@ -92,6 +92,23 @@ def test_whole_attention_is_explained() -> None:
     assert causes[0].parameters["scale"] == pytest.approx(0.125, rel=1e-4)
 
 
+@pytest.mark.parametrize("is_cut_by_head", [False, True])
+def test_rows_of_one_projection_that_are_cut_otherwise_are_recognized(is_cut_by_head: bool) -> None:
+    rows = np.stack(HEADS).transpose(1, 3, 0, 2, 4)  # batch, tokens, parts, heads, size
+    batch, tokens, parts, heads, size = rows.shape
+    if is_cut_by_head:
+        cut = rows.reshape(batch, tokens, heads, parts, size).transpose(3, 0, 2, 1, 4)
+    else:
+        cut = rows.swapaxes(2, 3).reshape(rows.shape).transpose(2, 0, 3, 1, 4)
+    faulty, faithful = attention(*cut, 8**-0.5), attention(*HEADS, 8**-0.5)
+    operands = dict(zip(("q", "k", "v"), HEADS, strict=True))
+    (cause, *_) = explain_fault_case(make_fault_case(faulty, faithful, operands))
+    assert cause.name == "split-order"
+    words = ("head by head", "part by part")
+    cut_word, row_word = words if is_cut_by_head else words[::-1]
+    assert f"queries, keys and values cut {cut_word} from rows that are {row_word}" in cause.text
+
+
 def test_masked_scores_and_the_mask_itself_are_explained() -> None:
     scores = RNG.standard_normal((2, 4, 12, 12))
     mask = np.where(make_causal_mask(12, 12), -1e9, 0.0)

@@ -14,6 +14,7 @@ from traces import (
     scale_tensors,
 )
 
+import dumpdiff
 from dumpdiff.divergence import rearrangements
 from dumpdiff.divergence.rearrangements import find_misread_parts
 
@@ -140,6 +141,37 @@ class TestPossibleOrder:
     def test_one_diverging_op_is_wrong_itself(self, reference):
         finding = self.diverge(reference, self.QUERY)
         assert finding.target_ops == (self.QUERY,)
+
+
+class TestOtherSplit:
+    """Queries, keys and values: of one projection, or of three that are its thirds head by head.
+
+    Without names, the weights agree as far as their sums show.
+    """
+
+    PARTS = tuple(f"Functional.linear.{number}.forward" for number in range(3))
+
+    @pytest.fixture
+    def read_form(self, dump):
+        """Return a run by its form, without the names of its parameters."""
+
+        def read_form(form):
+            run = dumpdiff.read(dump("pt_projection_forms") / f"project_{form}")
+            return replace(run, tensors=run.tensors.assign(parameter="", gradient_of=""))
+
+        return read_form
+
+    @pytest.mark.parametrize(("target", "reference"), [("by_head", "fused"), ("fused", "by_head")])
+    def test_the_projections_are_part_of_the_finding(self, read_form, target, reference):
+        finding = locate_divergence(read_form(target), read_form(reference)).findings[0]
+        ops_of_form = {"by_head": self.PARTS, "fused": self.PARTS[:1]}
+        assert set(ops_of_form[target]) < set(finding.target_ops)
+        assert set(ops_of_form[reference]) < set(finding.reference_ops)
+        assert f"in another order from {', '.join(self.PARTS)} on" in finding.title
+
+    def test_thirds_of_the_rows_as_they_are_read_are_no_difference(self, read_form):
+        result = locate_divergence(read_form("parts"), read_form("fused"))
+        assert (result.verdict, result.findings) == ("aligned", ())
 
 
 class TestMisreadPart:

@@ -16,8 +16,8 @@ are those of all families.
 
 What was held out was opened for tuning on 26 November 2026, three times on 27 November, eleven
 times on 28 November, ten times on 29 November, fourteen times on 30 November and on 1 December.
-What is held out is written by people who have seen neither what dumpdiff answers to it nor the code that finds
-causes. At present nothing is.
+What is held out is written by people who have seen neither what dumpdiff answers to it nor the
+code that finds causes. At present nothing is.
 """
 
 from __future__ import annotations

@@ -181,13 +181,19 @@ def _cut_parts_otherwise(call: _Call) -> Iterator[Candidate]:
     by_head = by_part.swapaxes(2, 3)
     cut_by_part = by_head.reshape(batch, tokens, 3, heads, size).transpose(2, 0, 3, 1, 4)
     cut_by_head = by_part.reshape(batch, tokens, heads, 3, size).transpose(3, 0, 2, 1, 4)
-    for (q, k, v), cut, rows in (
-        (cut_by_part, "part by part", "head by head"),
-        (cut_by_head, "head by head", "part by part"),
+    for (q, k, v), description in (
+        (
+            cut_by_part,
+            "queries, keys and values cut part by part from rows that are head by head",
+        ),
+        (
+            cut_by_head,
+            "queries, keys and values cut head by head from rows that are part by part",
+        ),
     ):
         yield Candidate(
             attention(q, k, v, call.scale, call.hidden),
-            f"queries, keys and values cut {cut} from rows that are {rows}",
+            description,
             "cuts them as its rows are",
             unchanged=call.output,
             cause="split-order",
