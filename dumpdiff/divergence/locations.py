@@ -10,7 +10,6 @@ from ..alignment.slot_pairs import SlotPair
 from ..graph import Flow
 from ..graph.missing_edges import has_missing_producer, is_graph_input
 from ..graph.module_paths import find_common_path
-from ..model.dtypes import MASK_MAGNITUDE
 from ..model.trace import COMMUNICATION, FORWARD
 from ..rulebook.names import split_segments
 from .exchanged_weights import find_exchanged_weight_ops
@@ -25,6 +24,7 @@ from .rearrangements import (
 )
 from .source_regions import find_source_nodes, select_roles
 from .states import States
+from .uncertain_agreement import find_uncertain_ops
 from .unrecorded_origins import list_lost_ops, list_ops_of_parts, list_unread_ops
 
 #: Ops that a finding names, on each side.
@@ -177,7 +177,7 @@ class Location:
             return ""
         return (
             f"what {names} computes agrees as far as statistics show: not the order of repeated "
-            "parts, nor which scores are hidden"
+            "parts, nor which elements are hidden"
         )
 
     @property
@@ -248,7 +248,7 @@ def build_location(
     omitting_ops = find_omitting_ops(graph, states, node, unpaired_nodes)
     weight_ops = find_exchanged_weight_ops(graph, own_ops)
     factor_ops = find_ops_without_factor(graph, states, unpaired_nodes, own_ops)
-    uncertain_ops = _find_uncertain_ops(graph, node, own_ops)
+    uncertain_ops = find_uncertain_ops(graph, node, own_ops)
     moved_nodes = _find_values_before_move(graph, unpaired_nodes, computing_ops)
     source_ops = [
         _list_source_ops(own, source, ops)
@@ -404,36 +404,6 @@ def _list_first_consumers(flow: Flow, value: int) -> Sequence[int]:
     inner_ops = set(flow.list_ops_inside([module, int(flow.calls[module])]))
     inner_consumers = [op for op in consumers if not inner_ops.isdisjoint((op, flow.calls[op]))]
     return [module, *inner_consumers[:1]]
-
-
-def _find_uncertain_ops(
-    graph: JointGraph, node: int, ops_of_sides: tuple[list[int], list[int]]
-) -> tuple[list[int], list[int]]:
-    """Return the ops whose results the ops of a node read, and of which statistics show too little.
-
-    Repeated parts have the same statistics in any order, and a masking constant leaves of the
-    scores the largest one. Empty for whole tensors.
-    """
-    uncertain_ops: tuple[list[int], list[int]] = ([], [])
-    if graph.comparison.pairs["metric"].iat[node] != "statistics":
-        return uncertain_ops
-    for own, ops in zip(graph.sides, ops_of_sides, strict=True):
-        lowest = own.flow.list_column("min")
-        for value in dict.fromkeys(value for op in ops for value in own.flow.operands[op]):
-            read_node = int(own.nodes[value])
-            producers = [side.find_producer(read_node) for side in graph.sides]
-            kinds = {
-                side.kinds[producer]
-                for side, producer in zip(graph.sides, producers, strict=True)
-                if producer >= 0
-            }
-            is_hiding = lowest[value] < -MASK_MAGNITUDE and own.flow.phases[ops[-1]] == FORWARD
-            if "expand" not in kinds and not is_hiding:
-                continue
-            for side_ops, producer in zip(uncertain_ops, producers, strict=True):
-                if producer >= 0 and producer not in side_ops:
-                    side_ops.append(producer)
-    return uncertain_ops
 
 
 def _find_op_before_omission(
