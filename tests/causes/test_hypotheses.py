@@ -121,6 +121,18 @@ def test_masked_scores_and_the_mask_itself_are_explained() -> None:
     assert find_first_cause(no_mask, mask, {}, kind="parameter") in ("mask-missing", "zeroed")
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_other_keys_that_flags_hide_behind_a_causal_mask_are_listed(is_seen: bool) -> None:
+    keys, other_keys = np.ones((2, 2, 6), bool)
+    keys[1, :3], other_keys[1, ::2] = False, False
+    causal = np.tri(6, dtype=bool)
+    faithful, faulty = ((causal & each[:, None, None]) == is_seen for each in (keys, other_keys))
+    case = make_fault_case(faulty, faithful, {"scores": RNG.standard_normal((2, 4, 6, 6))})
+    (cause, *_) = explain_fault_case(case)
+    assert cause.name == "mask-kind"
+    assert "hides the keys [0 2 4] of a sequence; the reference hides [0 1 2]" in cause.text
+
+
 def test_softmax_along_another_axis_is_recognized() -> None:
     scores = RNG.standard_normal((2, 4, 12, 12))
     faulty, faithful = softmax(scores, -2), softmax(scores)

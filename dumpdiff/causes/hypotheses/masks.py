@@ -19,6 +19,8 @@ from .attention import is_cross_attention
 _MIN_TOKENS = 4
 #: Fewest elements of a mask that another one is not by chance when it is moved.
 _MIN_MASK_ELEMENTS = 16
+#: Numbers of hidden keys that are listed.
+_MAX_LISTED_KEYS = 8
 #: A bias by distance is one slope per head to this share of its largest value.
 _MAX_SLOPE_ERROR = 1e-4
 
@@ -122,6 +124,41 @@ def suggest_rolled_mask(case: FaultCase) -> Iterator[Candidate]:
                 text = f"a mask rolled by {signed} along axis {axis - faithful.ndim}"
                 yield Candidate(rolled, text, unchanged=faithful, cause="mask-shifted")
                 return
+
+
+def suggest_other_keys(case: FaultCase) -> Iterator[Candidate]:
+    """Suggest that flags hide other keys of some sequences, whatever the query is.
+
+    Both masks hide what one table hides, such as later tokens, and keys: those of padding.
+    """
+    faithful, faulty = case.faithful, case.faulty
+    has_keys = faithful.ndim > 2 and min(faithful.shape[-2:]) > 1
+    if case.phase != FORWARD or case.is_source or not has_keys:
+        return
+    if not np.isin(faithful, (0, 1)).all() or not np.isin(faulty, (0, 1)).all():
+        return
+    for is_seen in (True, False):
+        seen, faulty_seen = (faithful != 0) == is_seen, (faulty != 0) == is_seen
+        table = (seen | faulty_seen).any(axis=tuple(range(seen.ndim - 2)))
+        keys, faulty_keys = (flags.any(axis=-2, keepdims=True) for flags in (seen, faulty_seen))
+        if np.array_equal(keys, faulty_keys) or (table & keys != seen).any():
+            continue
+        sequence = tuple(np.argwhere(keys != faulty_keys)[0, :-2])
+        hidden, faulty_hidden = (~flags[sequence][0] for flags in (keys, faulty_keys))
+        yield Candidate(
+            (table & faulty_keys) == is_seen,
+            f"a mask that hides the keys {_list_keys(faulty_hidden)} of a sequence",
+            f"hides {_list_keys(hidden)}",
+            unchanged=faithful,
+            cause=name_mask_change(case, ~faulty_seen, ~seen),
+        )
+
+
+def _list_keys(hidden: Flags) -> str:
+    """Return the numbers of keys, of many the first ones."""
+    keys = np.flatnonzero(hidden).tolist()
+    more = [] if len(keys) <= _MAX_LISTED_KEYS else ["..."]
+    return f"[{' '.join(map(str, [*keys[:_MAX_LISTED_KEYS], *more]))}]"
 
 
 def _list_scores(case: FaultCase, hidden: Flags) -> Iterator[AnyArray]:
@@ -251,6 +288,7 @@ def _format_slopes(slopes: Floats) -> str:
 HYPOTHESES = (
     Hypothesis("mask-kind", suggest_other_mask),
     Hypothesis("mask-kind", suggest_other_cells),
+    Hypothesis("mask-kind", suggest_other_keys),
     Hypothesis("argument", suggest_other_threshold),
     Hypothesis("mask-shifted", suggest_rolled_mask),
     Hypothesis("relative-bias", suggest_distance_bias),
