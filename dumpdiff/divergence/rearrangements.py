@@ -301,16 +301,18 @@ def find_other_splits(
         if group is None:
             continue
         values = (group.target, group.reference)
-        for side, own, others in zip((0, 1), values, values[::-1], strict=True):
-            sizes = sorted(graph.sides[1 - side].flow.sizes[list(others)].tolist())
-            if len(own) == 1 < len(others) and sizes == _list_sizes_of_parts(
-                graph, graph.sides[side], node, unpaired_nodes
-            ):
-                for ops, flow_side, computed in zip(
-                    computing_ops, graph.sides, values, strict=True
-                ):
-                    producers = flow_side.flow.producers[list(computed)].tolist()
-                    ops.extend(op for op in producers if op >= 0)
+        producers = [
+            side.flow.producers[list(own)].tolist()
+            for side, own in zip(graph.sides, values, strict=True)
+        ]
+        for side, own, other, others in zip(
+            graph.sides, values, graph.sides[::-1], values[::-1], strict=True
+        ):
+            sizes = sorted(other.flow.sizes[list(others)].tolist())
+            is_fused = len(own) == 1 < len(others)
+            if is_fused and _list_sizes_of_parts(graph, side, node, unpaired_nodes) == sizes:
+                for ops, found_ops in zip(computing_ops, producers, strict=True):
+                    ops.extend(op for op in found_ops if op >= 0)
     return computing_ops
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -62,25 +61,17 @@ def find_scaled_gradients(graph: JointGraph) -> frozenset[int]:
     if gradients is None or not is_multiple.any():
         return frozenset()
     values_of_t, values_of_r = _map_values(gradients[0]), _map_values(gradients[1])
-    return frozenset(
-        node
-        for node, factor in zip(nodes[is_multiple].tolist(), factors[is_multiple], strict=True)
-        if _have_factor(
-            graph,
-            values_of_t[int(graph.target_classes[node])],
-            values_of_r[int(graph.reference_classes[node])],
-            1.0 / factor,
+    candidates = [
+        (row, value_t, value_r)
+        for row in np.flatnonzero(is_multiple).tolist()
+        for value_t, value_r in itertools.product(
+            values_of_t[int(graph.target_classes[nodes[row]])],
+            values_of_r[int(graph.reference_classes[nodes[row]])],
         )
-    )
-
-
-def _have_factor(
-    graph: JointGraph, values_t: Iterable[int], values_r: Iterable[int], factor: float
-) -> bool:
-    """Return whether one of the target's values is one of the reference's times a number."""
-    candidates = np.array(list(itertools.product(values_t, values_r)), dtype=int).reshape(-1, 2)
-    factors = _find_factors(graph, candidates[:, 0], candidates[:, 1])
-    return bool((np.abs(factors - factor) <= _SAME_FACTOR * abs(factor)).any())
+    ]
+    rows, values_t, values_r = np.array(candidates, dtype=int).reshape(-1, 3).T
+    products = factors[rows] * _find_factors(graph, values_t, values_r)
+    return frozenset(nodes[rows[np.abs(products - 1) <= _SAME_FACTOR]].tolist())
 
 
 def _map_values(gradients: Gradients) -> dict[int, set[int]]:

@@ -40,9 +40,9 @@ def find_uncertain_ops(
                 continue
             for side, side_ops, producer in zip(graph.sides, uncertain_ops, producers, strict=True):
                 mask_ops = _list_mask_ops(graph, side, read_node) if is_hiding else []
-                found_ops = dict.fromkeys(op for op in mask_ops if op < producer)
-                found_ops |= {producer: None} if producer >= 0 else {}
-                side_ops.extend(op for op in found_ops if op not in side_ops)
+                for op in (*mask_ops, producer):
+                    if 0 <= op <= producer and op not in side_ops:
+                        side_ops.append(op)
     return uncertain_ops
 
 
@@ -54,15 +54,14 @@ def _hides(side: GraphSide, value: int) -> bool:
 
 
 def _list_mask_ops(graph: JointGraph, side: GraphSide, node: int) -> list[int]:
-    """Return the last ops of one side that made a mask, or that of some scores."""
+    """Return the last ops of one side that made a mask, or that of some scores; -1 for none."""
     masks = _list_masks(graph.parents[node], side)
     for mask in masks:  # grows on the way
         if len(masks) < _MAX_MASK_OPS:
             masks += [
                 parent for parent in _list_masks(graph.parents[mask], side) if parent not in masks
             ]
-    producers = [side.find_producer(mask) for mask in masks[:_MAX_MASK_OPS]]
-    return [producer for producer in producers if producer >= 0]
+    return [side.find_producer(mask) for mask in masks[:_MAX_MASK_OPS]]
 
 
 def _list_masks(nodes: Sequence[int], side: GraphSide) -> list[int]:

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from ...model.arrays import AnyArray, Flags, Floats
+from ...model.formatting import format_first_numbers
 from ...model.trace import FORWARD
 from ...operators.decisions import COMPARISONS, compare_inputs
 from ..fault_case import FaultCase, compute_residual, find_masked
@@ -144,21 +145,17 @@ def suggest_other_keys(case: FaultCase) -> Iterator[Candidate]:
         if np.array_equal(keys, faulty_keys) or (table & keys != seen).any():
             continue
         sequence = tuple(np.argwhere(keys != faulty_keys)[0, :-2])
-        hidden, faulty_hidden = (~flags[sequence][0] for flags in (keys, faulty_keys))
+        hidden, faulty_hidden = (
+            format_first_numbers(np.flatnonzero(~flags[sequence]).tolist(), _MAX_LISTED_KEYS)
+            for flags in (keys, faulty_keys)
+        )
         yield Candidate(
             (table & faulty_keys) == is_seen,
-            f"a mask that hides the keys {_list_keys(faulty_hidden)} of a sequence",
-            f"hides {_list_keys(hidden)}",
+            f"a mask that hides the keys {faulty_hidden} of a sequence",
+            f"hides {hidden}",
             unchanged=faithful,
             cause=name_mask_change(case, ~faulty_seen, ~seen),
         )
-
-
-def _list_keys(hidden: Flags) -> str:
-    """Return the numbers of keys, of many the first ones."""
-    keys = np.flatnonzero(hidden).tolist()
-    more = [] if len(keys) <= _MAX_LISTED_KEYS else ["..."]
-    return f"[{' '.join(map(str, [*keys[:_MAX_LISTED_KEYS], *more]))}]"
 
 
 def _list_scores(case: FaultCase, hidden: Flags) -> Iterator[AnyArray]:
